@@ -1,0 +1,69 @@
+"""A batch of windows of data as it enters a pass, and the seams between neighbouring windows."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+
+class Batch(NamedTuple):
+    """W windows of L rows each, the windows last.
+
+    Attributes:
+        y: Rows of each window after `p` rows of context (lags), missing entries NaN.
+        weight: Weight of each row; zero in buffers and padding.
+        first: Whether a window starts at the true beginning of its series.
+    """
+
+    y: Float[Array, "L+p D W"]
+    weight: Float[Array, "L W"]
+    first: Bool[Array, "W"]
+
+
+class Seam(NamedTuple):
+    """Where neighbouring windows can be compared; row numbers within each window.
+
+    `start` is the first row that counts, `stop` the row behind the last: the neighbour's first.
+    """
+
+    start: Int[Array, "W"]
+    stop: Int[Array, "W"]
+
+
+class Edges(NamedTuple):
+    """Messages of each window on both sides of its seams; equal ones mean that buffers sufficed.
+
+    `before` and `at_end` are forward messages of the rows start − 1 and stop − 1, `own` and `ahead`
+    backward quantities of the rows start and stop: `at_end` of a window should equal `before` of the
+    next, and `ahead` the next one's `own`.
+    """
+
+    before: Float[Array, "K W"]
+    at_end: Float[Array, "K W"]
+    own: Float[Array, "J W"]
+    ahead: Float[Array, "J W"]
+
+
+def edges(previous: Array, last: Array, backward: Array, seam: Seam) -> Edges:
+    """Pick the messages at the seams.
+
+    Args:
+        previous: Forward messages before each row, (L, K, W).
+        last: Forward message of the last row, (K, W).
+        backward: Backward quantities of each row, (L, J, W).
+        seam: The seams; a `stop` behind the last row, at the end of a series, picks the last.
+    """
+    every = jnp.concatenate([previous, last[None]])
+    L = previous.shape[0]
+    return Edges(
+        before=_row(every, seam.start),
+        at_end=_row(every, jnp.minimum(seam.stop, L)),
+        own=_row(backward, seam.start),
+        ahead=_row(backward, jnp.minimum(seam.stop, L - 1)),
+    )
+
+
+def _row(rows: Array, index: Array) -> Array:
+    """Return rows[index[w], :, w] for each window w."""
+    return jnp.take_along_axis(rows, index[None, None, :], axis=0)[0]

@@ -1,0 +1,14 @@
+"""Conjugate blocks: prior, coordinates, statistics, metric."""
+
+from sojourn.blocks.base import Block, Pilot
+from sojourn.blocks.regression import Regression, RegressionStatistics
+from sojourn.blocks.transition import Transition, TransitionStatistics
+
+__all__ = [
+    "Block",
+    "Pilot",
+    "Regression",
+    "RegressionStatistics",
+    "Transition",
+    "TransitionStatistics",
+]

@@ -1,0 +1,197 @@
+"""Transition matrix of a Markov chain: K independent Dirichlet rows.
+
+Legend: Π (K, K) rows "from"; φ = e^η > 0 expanded mean, Φ_k = Σ_j φ_kj, Π_kj = φ_kj / Φ_k;
+α Dirichlet concentration; N̂_kj expected transition counts. `MATH.md` §6.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.scipy.special import gammaln, logsumexp
+from jaxtyping import Float
+
+from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
+
+# Shape A₀ of the Gamma law of the scale Φ_k, whose mean is 1. The scale is independent of Π, so this
+# changes no posterior; a sd of A₀^(-1/2) = 10% keeps the metric, which goes as 1/Φ, near constant.
+SCALE_SHAPE = 100.0
+
+# States visited less often than this are moved as if visited this often: bounds the step h / π̄_k.
+MIN_OCCUPANCY = 0.01
+
+_TINY = np.finfo(np.float64).tiny
+
+
+class TransitionStatistics(NamedTuple):
+    """Expected or sampled transition counts, weighted to the whole data."""
+
+    counts: Float[Array, "K K"]
+
+
+@dataclass(frozen=True)
+class Transition(Block):
+    """K rows Π_k ~ Dirichlet(α_k), in coordinates η = log φ with Π = softmax(η).
+
+    The redundant scale Φ_k has its own Gamma(A₀, A₀) law, independent of Π, without which it would
+    drift away (`MATH.md` §6.3).
+
+    Args:
+        num_states: Number of states K.
+        concentration: Dirichlet concentration α, a scalar or a (K, K) array.
+        name: Name of the parameter.
+    """
+
+    num_states: int
+    concentration: Any = 1.0
+    name: str = "transition_matrix"
+    _alpha: tuple[tuple[float, ...], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        K = self.num_states
+        alpha = np.asarray(self.concentration, dtype=float)
+        if alpha.ndim > 2 or np.any(np.asarray(alpha.shape) != K):
+            raise ValueError(
+                f"concentration must be a number or have shape ({K}, {K}); got shape {alpha.shape}"
+            )
+        if not np.all(np.isfinite(alpha)) or np.any(alpha <= 0):
+            raise ValueError("concentration must be positive and finite")
+        object.__setattr__(self, "concentration", freeze(alpha) if alpha.ndim else float(alpha))
+        object.__setattr__(self, "_alpha", freeze(np.broadcast_to(alpha, (K, K))))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def to_coords(self, params: Params) -> dict[str, Array]:
+        """Return η = log Π, with true zeros at the smallest normal number."""
+        return {self.name: jnp.log(jnp.maximum(jnp.asarray(params[self.name]), _TINY))}
+
+    def to_params(self, coords: Coords) -> dict[str, Array]:
+        return {self.name: jax.nn.softmax(coords[self.name], axis=-1)}
+
+    def log_prior(self, coords: Coords) -> Array:
+        """Return Σ_k Σ_j α_kj η_kj + (A₀ − α_k·) log Φ_k − A₀ Φ_k + constants. `MATH.md` §6.2."""
+        eta, alpha = coords[self.name], jnp.asarray(self._alpha)
+        total = alpha.sum(-1)
+        log_scale = logsumexp(eta, axis=-1)
+        dirichlet = gammaln(total) - gammaln(alpha).sum(-1)
+        gamma = SCALE_SHAPE * np.log(SCALE_SHAPE) - gammaln(SCALE_SHAPE)
+        rows = (
+            (alpha * eta).sum(-1)
+            + (SCALE_SHAPE - total) * log_scale
+            - SCALE_SHAPE * jnp.exp(log_scale)
+            + dirichlet
+            + gamma
+        )
+        return rows.sum()
+
+    def expected_log_likelihood(self, coords: Coords, statistics: TransitionStatistics) -> Array:
+        """Return Σ_kj N̂_kj log Π_kj."""
+        return (statistics.counts * jax.nn.log_softmax(coords[self.name], axis=-1)).sum()
+
+    def draw(self, key: Array, statistics: TransitionStatistics) -> dict[str, Array]:
+        """Draw Π_k ~ Dirichlet(α_k + N_k). `MATH.md` §11."""
+        log_gamma = jax.random.loggamma(key, jnp.asarray(self._alpha) + statistics.counts)
+        return {self.name: jax.nn.softmax(log_gamma, axis=-1)}
+
+    def center(self, statistics: TransitionStatistics) -> dict[str, Array]:
+        posterior = jnp.asarray(self._alpha) + jnp.maximum(statistics.counts, 0.0)
+        return {self.name: posterior / posterior.sum(-1, keepdims=True)}
+
+    def pilot(self, statistics: TransitionStatistics, num_rows: Array) -> Pilot:
+        occupancy = jnp.maximum(statistics.counts.sum(-1) / num_rows, MIN_OCCUPANCY)
+        return Pilot(occupancy, jnp.ones((self.num_states, 0, 0)))
+
+    def precondition(self, coords: Coords, vector: Coords, pilot: Pilot) -> dict[str, Array]:
+        """Return v / (φ π̄_k): the metric diag(φ) of the expanded mean, carried to η."""
+        return {self.name: vector[self.name] * self._metric(coords, pilot)}
+
+    def sqrt_metric(self, coords: Coords, vector: Coords, pilot: Pilot) -> dict[str, Array]:
+        return {self.name: vector[self.name] * jnp.sqrt(self._metric(coords, pilot))}
+
+    def divergence(self, coords: Coords, pilot: Pilot) -> dict[str, Array]:
+        return {self.name: -self._metric(coords, pilot)}
+
+    def _metric(self, coords: Coords, pilot: Pilot) -> Array:
+        return jnp.exp(-coords[self.name]) / pilot.occupancy[:, None]
+
+    def step(
+        self,
+        key: Array,
+        coords: Coords,
+        statistics: TransitionStatistics,
+        step: Array,
+        pilot: Pilot,
+        *,
+        tame: bool,
+    ) -> dict[str, Array]:
+        """Draw φ' from the Cox–Ingersoll–Ross transition with frozen coefficients. `MATH.md` §6.2.
+
+            dφ = (a − b φ) dt + √(2φ) dW,   a = α + N̂,   b = A₀ + (N̂_k + α_k· − A₀) / Φ_k
+
+        Exact for fixed a, b; strictly positive, so that rows with true zeros neither absorb nor
+        reflect. The drift is bounded by construction, so `tame` has nothing to do.
+        """
+        del tame
+        alpha = jnp.asarray(self._alpha)
+        phi = jnp.exp(coords[self.name])
+        counts = jnp.maximum(statistics.counts, 0.0)  # control variates may dip below zero
+        scale = phi.sum(-1, keepdims=True)
+        a = alpha + counts
+        b = SCALE_SHAPE + (a.sum(-1, keepdims=True) - SCALE_SHAPE) / scale
+        h = step / pilot.occupancy[:, None]
+        smallest = float(np.min(np.asarray(self._alpha)))
+        return {self.name: jnp.log(_cir(key, phi, a, b, h, smallest_shape=smallest))}
+
+
+def _cir(key: Array, phi: Array, a: Array, b: Array, h: Array, *, smallest_shape: float) -> Array:
+    """Draw c χ'²(2a, λ), c = (1 − e^(−bh)) / 2b, λ = φ e^(−bh) / c, with c → h/2 as b → 0."""
+    bh = b * h
+    near_zero = jnp.abs(bh) < 1e-8  # below, 1 − e^(−x) = x to half the digits of a double
+    c = jnp.where(near_zero, h / 2, -jnp.expm1(-bh) / (2 * jnp.where(near_zero, 1.0, b)))
+    noncentrality = phi * jnp.exp(-bh) / c
+    key_gamma, key_other = jax.random.split(key)
+    if smallest_shape >= 1.0:
+        # χ'²(2a, λ) = (Z + √λ)² + χ²(2a − 1): one normal instead of a Poisson number.
+        normal = jax.random.normal(key_other, phi.shape)
+        central = 2 * _gamma(key_gamma, a - 0.5)
+        drawn = c * (jnp.square(normal + jnp.sqrt(noncentrality)) + central)
+    else:
+        # Poisson rates beyond 1e9 exceed the integers it is drawn in; there it equals its mean to
+        # three parts in 1e5 of the step's own noise.
+        rate = noncentrality / 2
+        poisson = jax.random.poisson(key_other, jnp.minimum(rate, 1e9))
+        mixed = jnp.where(rate < 1e9, poisson, rate)
+        drawn = 2 * c * jnp.exp(jax.random.loggamma(key_gamma, a + mixed))
+    return jnp.maximum(drawn, _TINY)
+
+
+def _gamma(key: Array, shape: Array) -> Array:
+    """Draw Gamma(shape, 1) for shape ≥ 1/2 by Marsaglia and Tsang's rejection, all entries at once.
+
+    `jax.random.gamma` loops over entries one by one on CPU, which would take most of a step.
+    """
+    key_boost, key = jax.random.split(key)
+    boosted = jnp.where(shape < 1, shape + 1, shape)
+    d = boosted - 1 / 3
+    c = 1 / jnp.sqrt(9 * d)
+
+    def propose(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        key, value, done = carry
+        key, key_normal, key_uniform = jax.random.split(key, 3)
+        x = jax.random.normal(key_normal, shape.shape)
+        log_u = jnp.log1p(-jax.random.uniform(key_uniform, shape.shape))
+        v = (1 + c * x) ** 3
+        log_v = jnp.log(jnp.where(v > 0, v, 1.0))
+        accept = (v > 0) & (log_u < 0.5 * x * x + d * (1 - v + log_v))
+        return key, jnp.where(accept & ~done, d * v, value), done | accept
+
+    hopeless = ~jnp.isfinite(shape)  # a diverged chain must not loop for ever
+    start = (key, jnp.where(hopeless, jnp.nan, 1.0), hopeless)
+    _, value, _ = lax.while_loop(lambda carry: ~carry[2].all(), propose, start)
+    log_u = jnp.log1p(-jax.random.uniform(key_boost, shape.shape))
+    return value * jnp.where(shape < 1, jnp.exp(log_u / shape), 1.0)

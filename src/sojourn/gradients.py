@@ -1,0 +1,182 @@
+"""Estimators of the statistics that gradients are made of: windowed, control variate, full.
+
+An estimator is configuration, closed over by compiled functions; what it reads is in `Source`. It maps
+a random key and coordinates to expected statistics scaled to the whole data, from which the model
+makes the gradient, `MATH.md` §2.2:
+
+    g̃(θ) = ∇_θ E[log p(y, u | θ)] at the statistics  Σ_{t in S} w_t E[ · | y_window]
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn._precision import double, to_host
+from sojourn._validation import check_seed
+from sojourn.batch import Batch
+from sojourn.models.base import Coords, Model
+from sojourn.passes import Tiles, effective_missing, full_statistics, group, pads
+from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
+from sojourn.series.series import Missing
+from sojourn.series.windows import window_rows
+
+# Windows of a full estimator that run together.
+_GROUP = 64
+
+
+class Center(NamedTuple):
+    """Where a control variate is exact: coordinates and the statistics of all rows there."""
+
+    coords: dict[str, Array]
+    statistics: dict[str, Any]
+
+
+class Source(NamedTuple):
+    """What an estimator reads.
+
+    Attributes:
+        values: All rows, columns first; empty for a full estimator.
+        where: Layout of the series; None for a full estimator.
+        tiles: All windows, gathered by groups; None for a windowed estimator.
+        center: Centre of the control variate, if any.
+    """
+
+    values: Array
+    where: Layout | None
+    tiles: Batch | None
+    center: Center | None
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Statistics of all rows, estimated from windows or computed from all of them."""
+
+    model: Model
+    windows: Windows
+    rows: int
+    pad: bool
+    missing: Missing
+
+    def batch(self, source: Source, key: Array) -> Batch:
+        """Draw and gather the windows of one step."""
+        assert source.where is not None
+        drawn = draw(key, source.where, self.windows, self.rows)
+        return gather(
+            source.values,
+            drawn,
+            self.rows,
+            num_lags=self.model.num_lags,
+            windows=self.windows,
+            pad=self.pad,
+        )
+
+    def __call__(self, source: Source, key: Array, coords: Coords) -> dict[str, Any]:
+        """Return statistics at `coords`, scaled to the whole data."""
+        if source.tiles is not None:
+            return self._full(source.tiles, coords)
+        batch = self.batch(source, key)
+        at = functools.partial(self.model.statistics, batch=batch, missing=self.missing)
+        if source.center is None:
+            return at(coords)
+        # Control variate on the statistics, the same windows in both terms (`MATH.md` §3.3).
+        here, there = at(coords), at(source.center.coords)
+        return jax.tree.map(lambda s, a, b: s + a - b, source.center.statistics, here, there)
+
+    def _full(self, tiles: Batch, coords: Coords) -> dict[str, Any]:
+        def add(total: Any, batch: Batch) -> tuple[Any, None]:
+            statistics = self.model.statistics(coords, batch, self.missing)
+            return jax.tree.map(jnp.add, total, statistics), None
+
+        first = jax.tree.map(lambda x: x[0], tiles)
+        total = self.model.statistics(coords, first, self.missing)
+        rest = jax.tree.map(lambda x: x[1:], tiles)
+        if rest.weight.shape[0] == 0:
+            return total
+        return jax.lax.scan(add, total, rest)[0]
+
+
+def windowed(model: Model, series: Series, windows: Windows) -> tuple[Estimator, Source]:
+    """Return an estimator from windows drawn at random, and its source."""
+    windows.check(series, model.num_lags)
+    rows = window_rows(series, model.num_lags, windows)
+    pad = pads(model, series, rows)
+    missing = effective_missing(model, series, rows)
+    estimator = Estimator(model, windows, rows, pad, missing)
+    where = layout(series, model.num_lags, windows)
+    return estimator, Source(model.resident(series), where, None, None)
+
+
+def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]:
+    """Return an estimator from all rows, and its source: the windows, gathered once."""
+    values = model.resident(series)
+    count = len(tiles.drawn.start)
+    size = min(_GROUP, count)
+    groups = -(-count // size)
+    index = np.arange(groups * size)
+    batch, _ = group(model, series, tiles, values, np.minimum(index, count - 1))
+    weight = jnp.where(index < count, batch.weight, 0.0)
+
+    def split(x: Array) -> Array:
+        return jnp.moveaxis(x.reshape(*x.shape[:-1], groups, size), -2, 0)
+
+    batch = Batch(split(batch.y), split(weight), split(batch.first))
+    missing = effective_missing(model, series, tiles.rows)
+    estimator = Estimator(model, Windows.full(), tiles.rows, False, missing)
+    return estimator, Source(jnp.zeros((0, 0)), None, batch, None)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _windowed_gradient(
+    estimator: Estimator, source: Source, key: Array, coords: Coords
+) -> dict[str, Array]:
+    return estimator.model.gradient(coords, estimator(source, key, coords))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradient_from(model: Model, coords: Coords, statistics: Any) -> dict[str, Array]:
+    """Return the gradient of the log-likelihood from statistics, compiled."""
+    return model.gradient(coords, statistics)
+
+
+@double
+def gradient(
+    model: Model, coords: Coords, data: Any, windows: Windows | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Return the gradient of the log-likelihood in the coordinates of `model.to_coords`.
+
+    The prior is not included. Without windows it is the gradient on all rows, exact to rounding; with
+    windows, an unbiased estimate up to the error of the buffers. One seed draws the same windows
+    whatever the buffer.
+
+    Args:
+        model: The model.
+        coords: Coordinates, from `model.to_coords`.
+        data: The series, as in `sample`.
+        windows: Windows to estimate from.
+        seed: Which windows are drawn.
+    """
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    coords = {name: jnp.asarray(value) for name, value in coords.items()}
+    if windows is None or windows.is_full:
+        statistics, _ = full_statistics(model, coords, series)
+        return to_host(gradient_from(model, coords, statistics))
+    estimator, source = windowed(model, series, windows)
+    key = jax.random.key(check_seed(seed))
+    return to_host(_windowed_gradient(estimator, source, key, coords))
+
+
+def check_lags(model: Model, series: Series) -> None:
+    """Raise if a series has no row left after its lags."""
+    shortest = min(series.lengths)
+    if shortest <= model.num_lags:
+        which = series.lengths.index(shortest)
+        raise ValueError(
+            f"series {which} has {shortest} rows; num_lags={model.num_lags} needs at least "
+            f"{model.num_lags + 1}"
+        )

@@ -1,0 +1,1 @@
+"""Message passing over batches of windows: arrays in, arrays out, the batch last."""

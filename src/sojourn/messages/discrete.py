@@ -1,0 +1,237 @@
+"""Messages of a discrete hidden chain over a batch of windows.
+
+Legend: K states, L rows, W windows; Π (K, K) with rows "from"; log_f (L, K, W) log-densities of the rows,
+0 where a row is missing; the state before the first row has law `initial` (K, W).
+
+    α_t(j) ∝ Σ_k α_{t−1}(k) Π_kj f_t(j),    log p(y) = Σ_t log c_t                  (`MATH.md` §7.1)
+
+Backward, no density is needed again: with the prediction p_t(j) = Σ_k α_{t−1}(k) Π_kj and the ratio
+r_t = γ_t / p_t,
+
+    γ_{t−1,t}(k, j) = α_{t−1}(k) Π_kj r_t(j),    γ_{t−1}(k) = α_{t−1}(k) Σ_j Π_kj r_t(j),
+
+which costs no exponential and keeps every marginal summing to one.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int
+
+# Up to this many states a product with Π is written out, which fuses with its neighbours.
+_UNROLL = 16
+
+# Predictions below this count as unreachable when a row's densities are scaled by their largest.
+_UNREACHABLE = 1e-290
+
+# Largest exponent of a scaled density: with predictions ≤ 1e-290, e^600 · 1e-290 stays below overflow.
+_CAP = 600.0
+
+# A state left less often than this is absorbing for every series there is; the floor keeps the product
+# of up to `_UNROLL` such ratios finite.
+_ABSORBING = 1e-18
+
+
+class Filtered(NamedTuple):
+    """Filtered laws: `previous[t]` is α_{t−1}, so `previous[0]` is the initial law."""
+
+    previous: Float[Array, "L K W"]
+    last: Float[Array, "K W"]
+    log_normalizer: Float[Array, "L W"]
+
+
+class Moments(NamedTuple):
+    """Weighted sums over the rows of each window."""
+
+    counts: Float[Array, "K K W"]
+    features: Float[Array, "K F W"]
+
+
+def forward(
+    Pi: Float[Array, "K K"], initial: Float[Array, "K W"], log_f: Float[Array, "L K W"]
+) -> Filtered:
+    """Filter: α_t for each row, and log c_t."""
+
+    def step(alpha: Array, row: Array) -> tuple[Array, tuple[Array, Array]]:
+        predicted = _mix(Pi, alpha)
+        # Scaling by the largest density among *reachable* states keeps c_t positive when true zeros
+        # in Π rule out the state that the row points to.
+        top = jnp.max(jnp.where(predicted > _UNREACHABLE, row, -jnp.inf), axis=0)
+        joint = predicted * jnp.exp(jnp.minimum(row - top, _CAP))
+        total = joint.sum(0)
+        return joint / total, (alpha, jnp.log(total) + top)
+
+    last, (previous, log_normalizer) = lax.scan(step, initial, log_f)
+    return Filtered(previous, last, log_normalizer)
+
+
+def backward(Pi: Float[Array, "K K"], filtered: Filtered) -> Float[Array, "L K W"]:
+    """Smooth: marginals γ_t of each row."""
+
+    def step(gamma: Array, alpha: Array) -> tuple[Array, Array]:
+        return alpha * _mix(Pi.T, _ratio(gamma, _mix(Pi, alpha))), gamma
+
+    return lax.scan(step, filtered.last, filtered.previous, reverse=True)[1]
+
+
+def expected_moments(
+    Pi: Float[Array, "K K"],
+    filtered: Filtered,
+    weight: Float[Array, "L W"],
+    features: Float[Array, "L J F W"],
+    *,
+    keep_marginals: bool = False,
+) -> tuple[Moments, Float[Array, "L K W"] | None]:
+    """Return Σ_t w_t γ_{t−1,t} and Σ_t w_t γ_t(k) features_t, in one backward pass.
+
+    Memory does not grow with K² L: pairwise marginals are summed as they are made.
+
+    Args:
+        Pi: Transition matrix.
+        filtered: Result of `forward`.
+        weight: Weight of each row; zero in buffers.
+        features: Features of each row, for each state (J = K) or common to all (J = 1).
+        keep_marginals: Return the marginals γ_t as well.
+    """
+    K, W = filtered.last.shape
+    F = features.shape[2]
+
+    def step(carry: tuple[Array, Array, Array], row: tuple[Array, Array, Array]):
+        gamma, counts, sums = carry
+        alpha, w, feature = row
+        ratio = _ratio(gamma, _mix(Pi, alpha))
+        counts = counts + alpha[:, None] * (ratio * w)[None]
+        sums = sums + (gamma * w)[:, None] * feature
+        kept = gamma if keep_marginals else None
+        return (alpha * _mix(Pi.T, ratio), counts, sums), kept
+
+    zero = jnp.zeros((K, K, W)), jnp.zeros((K, F, W))
+    rows = (filtered.previous, weight, features)
+    (_, counts, sums), marginals = lax.scan(step, (filtered.last, *zero), rows, reverse=True)
+    return Moments(Pi[:, :, None] * counts, sums), marginals
+
+
+def sample(
+    Pi: Float[Array, "K K"], filtered: Filtered, uniform: Float[Array, "L+1 W"]
+) -> Int[Array, "L+1 W"]:
+    """Draw the states backward, `uniform[t]` deciding state t; row 0 is the state before the first.
+
+    The draw is by inverse cumulative probability, so windows that share a stretch of rows and its
+    uniform numbers draw the same states there as soon as they have met once.
+    """
+    last = _choose(filtered.last, uniform[-1])
+
+    def step(state: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        alpha, u = row
+        previous = _choose(alpha * jnp.take(Pi, state, axis=1), u)
+        return previous, previous
+
+    _, states = lax.scan(step, last, (filtered.previous, uniform[:-1]), reverse=True)
+    return jnp.concatenate([states, last[None]])
+
+
+def sampled_moments(
+    num_states: int,
+    states: Int[Array, "L+1 W"],
+    weight: Float[Array, "L W"],
+    features: Float[Array, "L J F W"],
+) -> Moments:
+    """Return the sums of `expected_moments` for given states."""
+    K, W, F = num_states, states.shape[1], features.shape[2]
+    level = jnp.arange(K)[:, None]
+
+    def step(carry: tuple[Array, Array], row: tuple[Array, Array, Array, Array]):
+        counts, sums = carry
+        before, now, w, feature = row
+        current = jnp.where(now == level, w, 0.0)
+        counts = counts + jnp.where(before == level, 1.0, 0.0)[:, None] * current[None]
+        return (counts, sums + current[:, None] * feature), None
+
+    zero = jnp.zeros((K, K, W)), jnp.zeros((K, F, W))
+    rows = (states[:-1], states[1:], weight, features)
+    (counts, sums), _ = lax.scan(step, zero, rows)
+    return Moments(counts, sums)
+
+
+class Best(NamedTuple):
+    """A most probable path and the normalised scores it was traced from.
+
+    `scores[t]` is the best log-probability of a path that ends in each state at row t, less the best
+    of all states; `scores[-1]`, kept as `last`, decides the end.
+    """
+
+    path: Int[Array, "L W"]
+    scores: Float[Array, "L K W"]
+
+
+def viterbi(
+    log_Pi: Float[Array, "K K"],
+    log_initial: Float[Array, "K W"],
+    log_f: Float[Array, "L K W"],
+) -> Best:
+    """Find the most probable states of each window; ties go to the lower state."""
+
+    def step(score: Array, row: Array) -> tuple[Array, tuple[Array, Array]]:
+        joint = score[:, None] + log_Pi[:, :, None]
+        best = joint.max(0) + row
+        best = best - best.max(0)
+        return best, (jnp.argmax(joint, axis=0).astype(jnp.int32), best)
+
+    last, (pointers, scores) = lax.scan(step, log_initial, log_f)
+    end = jnp.argmax(last, axis=0).astype(jnp.int32)
+
+    def trace(state: Array, pointer: Array) -> tuple[Array, Array]:
+        return jnp.take_along_axis(pointer, state[None], axis=0)[0], state
+
+    _, path = lax.scan(trace, end, pointers, reverse=True)
+    return Best(path, scores)
+
+
+def stationary(Pi: Float[Array, "K K"]) -> Float[Array, "K"]:
+    """Return the stationary law π of Π.
+
+    Solves (I − Π + 1 1ᵀ)ᵀ π = 1 (`MATH.md` §1) by elimination without subtraction (Grassmann, Taksar
+    and Heyman), which stays accurate for nearly absorbing chains and needs no LAPACK.
+    """
+    K = Pi.shape[0]
+    if K > _UNROLL:
+        system = jnp.eye(K) - Pi + 1.0
+        return jnp.maximum(jnp.linalg.solve(system.T, jnp.ones(K)), 0.0)
+    reduced = [[Pi[k, j] for j in range(K)] for k in range(K)]
+    for n in range(K - 1, 0, -1):
+        leave = jnp.maximum(sum(reduced[n][:n], start=jnp.asarray(0.0)), _ABSORBING)
+        for k in range(n):
+            reduced[k][n] = reduced[k][n] / leave
+            for j in range(n):
+                reduced[k][j] = reduced[k][j] + reduced[k][n] * reduced[n][j]
+    weights = [jnp.ones_like(Pi[0, 0])]
+    for n in range(1, K):
+        weights.append(sum((weights[k] * reduced[k][n] for k in range(n)), start=jnp.asarray(0.0)))
+    law = jnp.stack(weights)
+    return law / law.sum()
+
+
+def start_law(
+    initial: Float[Array, "K"], edge: Float[Array, "K"], first: Bool[Array, "W"]
+) -> Float[Array, "K W"]:
+    """Return the law before each window: the initial one at the start of a series, else the edge's."""
+    return jnp.where(first, initial[:, None], edge[:, None])
+
+
+def _mix(Pi: Array, alpha: Array) -> Array:
+    """Return Σ_k α_k Π_kj."""
+    K = Pi.shape[0]
+    if K > _UNROLL:
+        return Pi.T @ alpha
+    return sum((alpha[k] * Pi[k][:, None] for k in range(1, K)), start=alpha[0] * Pi[0][:, None])
+
+
+def _ratio(gamma: Array, predicted: Array) -> Array:
+    return jnp.where(predicted > 0, gamma / jnp.where(predicted > 0, predicted, 1.0), 0.0)
+
+
+def _choose(weights: Array, u: Array) -> Array:
+    """Draw a state with probability proportional to `weights` (K, W), by inverse cumulation."""
+    cumulative = jnp.cumsum(weights, axis=0)
+    return (cumulative[:-1] <= u * cumulative[-1]).sum(0).astype(jnp.int32)

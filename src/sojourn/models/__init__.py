@@ -1,0 +1,7 @@
+"""Models: blocks composed with a message passer."""
+
+from sojourn.models.arhmm import ARHMM
+from sojourn.models.base import Model
+from sojourn.models.gaussian_hmm import GaussianHMM
+
+__all__ = ["ARHMM", "GaussianHMM", "Model"]

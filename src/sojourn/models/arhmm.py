@@ -1,0 +1,161 @@
+"""Autoregressive hidden Markov model."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from sojourn.blocks import Regression, Transition
+from sojourn.blocks.base import freeze
+from sojourn.models.base import Params, Units
+from sojourn.models.regimes import RegimeModel
+from sojourn.models.simulation import check_simulation, markov_chain
+from sojourn._validation import check_size
+from sojourn.series.series import Missing
+
+
+@dataclass(frozen=True)
+class ARHMM(RegimeModel):
+    """Hidden Markov model whose emissions are vector autoregressions.
+
+        z_t | z_{t−1} ~ Π[z_{t−1}],    y_t | z_t = k ~ N(A_k (y_{t−1}; …; y_{t−p}), Q_k)
+
+    The first p rows of each series are conditioned on. A row whose own value or lags are missing in
+    part is treated as missing (`MATH.md` §2.4).
+
+    Priors: Π_k ~ Dirichlet(α), Q_k⁻¹ ~ Wishart(ν, Ψ⁻¹), A_k | Q_k ~ MN(M, Q_k, V). Where a prior is not
+    given, it is the paper's in the units of the data: M = 0, V = 100 diag(scale of the lags)⁻²,
+    Ψ = ν diag(scale²), ν = D + 1.
+
+    Parameters: `transition_matrix` (K, K); `A` (K, D, D p), the most recent lag first; `Q` (K, D, D).
+
+    Args:
+        num_states: Number of states K.
+        emission_dim: Number of columns D of the data.
+        num_lags: Order p of the autoregression.
+        concentration: Dirichlet concentration α, a number or (K, K).
+        prior_mean: M, shape (D, D p), in the units of the data.
+        column_covariance: V, shape (D p, D p), in one over the squared units of the data.
+        dof: Wishart degrees of freedom ν > D − 1.
+        scale: Wishart scale Ψ, shape (D, D), in the units of the data.
+        initial: Law of the state before the first row after the lags, shape (K,); uniform by default.
+        units: Scale of the data; set by `scaled_to` and `sample`.
+    """
+
+    num_states: int
+    emission_dim: int
+    num_lags: int = 1  # type: ignore[assignment]
+    concentration: Any = 1.0
+    prior_mean: Any = None
+    column_covariance: Any = None
+    dof: float | None = None
+    scale: Any = None
+    initial: Any = None
+    units: Units | None = None
+
+    def __post_init__(self) -> None:
+        check_size("num_states", self.num_states)
+        check_size("emission_dim", self.emission_dim)
+        check_size("num_lags", self.num_lags)
+        for name in ("concentration", "prior_mean", "column_covariance", "scale"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, freeze(np.asarray(value, dtype=float)))
+        self.check_initial()
+        _ = self.blocks  # priors are checked by the blocks they make
+
+    @functools.cached_property
+    def transition(self) -> Transition:
+        return Transition(self.num_states, self.concentration)
+
+    @functools.cached_property
+    def regression(self) -> Regression:
+        D, q = self.emission_dim, self.emission_dim * self.num_lags
+        scale, lag_scale = self._scales()
+        dof = D + 1.0 if self.dof is None else float(self.dof)
+        mean = np.zeros((D, q)) if self.prior_mean is None else np.asarray(self.prior_mean)
+        if self.column_covariance is None:
+            column = 100.0 * np.eye(q)
+        else:
+            column = np.asarray(self.column_covariance) * np.outer(lag_scale, lag_scale)
+        Psi = None if self.scale is None else np.asarray(self.scale) / np.outer(scale, scale)
+        return Regression(
+            matrix="A",
+            covariance="Q",
+            num_states=self.num_states,
+            dim=D,
+            num_regressors=q,
+            mean=mean * lag_scale / scale[:, None],
+            precision=np.linalg.inv(column),
+            dof=dof,
+            scale=dof * np.eye(D) if Psi is None else Psi,
+        )
+
+    @property
+    def param_shapes(self) -> dict[str, tuple[int, ...]]:
+        K, D = self.num_states, self.emission_dim
+        return {"transition_matrix": (K, K), "A": (K, D, D * self.num_lags), "Q": (K, D, D)}
+
+    @property
+    def param_dims(self) -> dict[str, tuple[str, ...]]:
+        return {
+            "transition_matrix": ("state", "to_state"),
+            "A": ("state", "column", "lag_column"),
+            "Q": ("state", "column", "column_bis"),
+        }
+
+    def missing_kind(self, missing: Missing) -> Missing:
+        return "rows" if missing == "entries" else missing
+
+    def regressors(self, y: Array) -> tuple[Array, Array]:
+        p = self.num_lags
+        L = y.shape[0] - p
+        lags = [y[p - 1 - lag : p - 1 - lag + L] for lag in range(p)]
+        return y[p:], jnp.concatenate(lags, axis=1)
+
+    def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
+        if self.units is None:
+            return dict(params)
+        scale, lag_scale = (jnp.asarray(v) for v in self._scales())
+        ratio, outer = lag_scale / scale[:, None], scale[:, None] * scale
+        if inverse:
+            return {**params, "A": params["A"] / ratio, "Q": params["Q"] * outer}
+        return {**params, "A": params["A"] * ratio, "Q": params["Q"] / outer}
+
+    def simulate(
+        self, params: Params, num_timesteps: int, seed: int = 0
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Draw states and rows from the model; the rows before the first are zero.
+
+        Returns:
+            `{"z": (T,)}` and rows (T, D).
+        """
+        key = check_simulation(num_timesteps, seed)
+        with jax.enable_x64(True):
+            values = self.check_params(params)
+            key_states, key_noise = jax.random.split(key)
+            law = jnp.asarray(self.initial_law())
+            z = markov_chain(key_states, values["transition_matrix"], law, num_timesteps)
+            noise = jax.random.normal(key_noise, (num_timesteps, self.emission_dim))
+            y = _autoregress(values["A"], jnp.linalg.cholesky(values["Q"]), z, noise)
+            return {"z": np.asarray(z)}, np.asarray(y)
+
+    def _scales(self) -> tuple[np.ndarray, np.ndarray]:
+        scale = np.ones(self.emission_dim) if self.units is None else np.asarray(self.units.scale)
+        return scale, np.tile(scale, self.num_lags)
+
+
+@jax.jit
+def _autoregress(A: Array, roots: Array, z: Array, noise: Array) -> Array:
+    D = noise.shape[1]
+
+    def step(lags: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        state, e = row
+        y = A[state] @ lags + roots[state] @ e
+        return jnp.concatenate([y, lags[:-D]]), y
+
+    return lax.scan(step, jnp.zeros(A.shape[2]), (z, noise))[1]

@@ -1,0 +1,248 @@
+"""What a model offers to gradients, samplers and passes.
+
+A model is configuration: a frozen dataclass whose equality and hash are those of its fields, so that
+compiled functions are shared between equal models.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn._precision import double, to_host
+from sojourn.batch import Batch, Edges, Seam
+from sojourn.blocks import Block, Pilot
+from sojourn.series import Series, as_series
+from sojourn.series.series import Missing
+
+Params = Mapping[str, Any]
+Coords = Mapping[str, Any]
+
+
+class Units(NamedTuple):
+    """Location and scale of the data's columns, in which default priors and coordinates are stated."""
+
+    location: tuple[float, ...]
+    scale: tuple[float, ...]
+
+
+class Model(abc.ABC):
+    """A state space model made of conjugate blocks.
+
+    Coordinates and statistics are in the model's own units: data enter as (y − location) / scale, and
+    `to_params` returns to the units of the user. Models without `units` work in raw units.
+    """
+
+    emission_dim: int
+    units: Units | None
+
+    # What a concrete model defines.
+
+    @property
+    @abc.abstractmethod
+    def blocks(self) -> tuple[Block, ...]:
+        """The conjugate blocks, with their priors in the model's units."""
+
+    @property
+    @abc.abstractmethod
+    def param_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter."""
+
+    @property
+    @abc.abstractmethod
+    def param_dims(self) -> dict[str, tuple[str, ...]]:
+        """Names of the axes of each parameter; "state" and "to_state" run over discrete states."""
+
+    @abc.abstractmethod
+    def moments(self, coords: Coords, batch: Batch, missing: Missing) -> Any:
+        """Return expected sums over the rows of each window, windows last."""
+
+    @abc.abstractmethod
+    def collect(self, moments: Any) -> dict[str, Any]:
+        """Turn sums over windows into the statistics of each block, by its first name."""
+
+    @abc.abstractmethod
+    def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
+        """Carry parameters from raw to the model's units, or back."""
+
+    @property
+    def num_lags(self) -> int:
+        """Rows of context before each row."""
+        return 0
+
+    # One method for each kind of full pass: results by window, and messages at the seams.
+
+    @abc.abstractmethod
+    def window_statistics(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[dict[str, Any], Edges]:
+        """Return the expected statistics, summed over windows."""
+
+    @abc.abstractmethod
+    def window_scores(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        """Return Σ_t w_t log p(y_t | earlier rows) of each window, (W,)."""
+
+    @abc.abstractmethod
+    def window_marginals(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        """Return the marginals of the discrete state at each row, (L, K, W)."""
+
+    @abc.abstractmethod
+    def window_paths(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        """Return the most probable discrete states, (L, W)."""
+
+    @abc.abstractmethod
+    def window_samples(
+        self,
+        key: Array,
+        coords: Coords,
+        batch: Batch,
+        uniform: Array,
+        seam: Seam,
+        missing: Missing,
+    ) -> tuple[tuple[dict[str, Any], Array], Edges]:
+        """Return statistics of sampled states, summed over windows, and the states (L, W).
+
+        `uniform` (L+1, W) decides the state before the first row and of each row; `key` serves
+        everything else, such as missing entries.
+        """
+
+    def missing_kind(self, missing: Missing) -> Missing:
+        """How the model treats data with this kind of missing entries."""
+        return missing
+
+    # What every model has.
+
+    def to_coords(self, params: Params) -> dict[str, Array]:
+        """Map parameters to the coordinates of the samplers.
+
+        Raises:
+            ValueError: A parameter is missing, has a wrong shape or violates its constraint.
+        """
+        with jax.enable_x64(True):
+            values = self.standardise(self.check_params(params))
+            return to_host(self._join(block.to_coords(values) for block in self.blocks))
+
+    def to_params(self, coords: Coords) -> dict[str, Array]:
+        """Map coordinates of the samplers to parameters."""
+        with jax.enable_x64(True):
+            joined = self._join(block.to_params(coords) for block in self.blocks)
+            return to_host(self.standardise(joined, inverse=True))
+
+    @double
+    def log_prior(self, coords: Coords) -> Array:
+        """Return the log density of the coordinates, Jacobian included."""
+        terms = (block.log_prior(coords) for block in self.blocks)
+        return to_host(sum(terms, start=jnp.asarray(0.0)))
+
+    def statistics(self, coords: Coords, batch: Batch, missing: Missing) -> dict[str, Any]:
+        """Return expected statistics of the rows that count, summed over windows."""
+        moments = self.moments(coords, batch, missing)
+        return self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
+
+    def expected_log_joint(self, coords: Coords, statistics: Mapping[str, Any]) -> Array:
+        """Return the expected complete-data log-likelihood at fixed statistics."""
+        terms = (
+            block.expected_log_likelihood(coords, statistics[block.names[0]])
+            for block in self.blocks
+        )
+        return sum(terms, start=jnp.asarray(0.0))
+
+    def gradient(self, coords: Coords, statistics: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the gradient of the log-likelihood from its statistics, by Fisher's identity."""
+        return jax.grad(lambda u: self.expected_log_joint(u, statistics))(dict(coords))
+
+    def log_prior_gradient(self, coords: Coords) -> dict[str, Array]:
+        return jax.grad(self.log_prior)(dict(coords))
+
+    def pilot(self, statistics: Mapping[str, Any], num_rows: Any) -> dict[str, Pilot]:
+        """Estimate the constants of the blocks' metrics."""
+        return {b.names[0]: b.pilot(statistics[b.names[0]], num_rows) for b in self.blocks}
+
+    def center(self, statistics: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the coordinates at the centre of the conjugate conditionals: an M-step."""
+        params = self._join(b.center(statistics[b.names[0]]) for b in self.blocks)
+        return self._join(b.to_coords(params) for b in self.blocks)
+
+    def conjugate_draw(self, key: Array, statistics: Mapping[str, Any]) -> dict[str, Array]:
+        """Draw coordinates from the conditionals given statistics of sampled states."""
+        keys = jax.random.split(key, len(self.blocks))
+        drawn = (
+            b.draw(k, statistics[b.names[0]]) for b, k in zip(self.blocks, keys, strict=True)
+        )
+        params = self._join(drawn)
+        return self._join(b.to_coords(params) for b in self.blocks)
+
+    def scaled_to(self, data: Any) -> Self:
+        """Return this model with default priors and coordinates in the units of the data.
+
+        A model that already has units keeps them.
+        """
+        if self.units is not None:
+            return self
+        location, scale = as_series(data, self.emission_dim).location_scale()
+        units = Units(tuple(map(float, self._location(location))), tuple(map(float, scale)))
+        return dataclasses.replace(self, units=units)  # type: ignore[type-var]
+
+    def resident(self, series: Series) -> Array:
+        """Return all rows in the model's units, columns first, shape (D, N)."""
+        values = series.values
+        if self.units is not None:
+            values = (values - np.asarray(self.units.location)) / np.asarray(self.units.scale)
+        return jnp.asarray(np.ascontiguousarray(values.T))
+
+    def check_params(self, params: Params) -> dict[str, Array]:
+        """Check names, shapes and finiteness; constraints are the blocks' own."""
+        shapes = self.param_shapes
+        unknown = sorted(set(params) - set(shapes))
+        absent = sorted(set(shapes) - set(params))
+        if unknown or absent:
+            raise ValueError(
+                f"expected parameters {sorted(shapes)}"
+                + (f"; missing {absent}" if absent else "")
+                + (f"; unknown {unknown}" if unknown else "")
+            )
+        checked = {}
+        for name, shape in shapes.items():
+            value = params[name]
+            if np.shape(value) != shape:
+                raise ValueError(f"{name} must have shape {shape}; got {np.shape(value)}")
+            if not isinstance(value, jax.core.Tracer):
+                _check_values(name, np.asarray(value, dtype=float), self.param_dims[name])
+            checked[name] = jnp.asarray(value)
+        return checked
+
+    def _location(self, location: np.ndarray) -> np.ndarray:
+        """Return the location that the model can absorb; zero for models without a mean."""
+        return np.zeros_like(location)
+
+    def _join(self, parts: Any) -> dict[str, Array]:
+        joined: dict[str, Array] = {}
+        for part in parts:
+            joined.update(part)
+        return joined
+
+
+def _check_values(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:
+    if not np.all(np.isfinite(value)):
+        raise ValueError(f"{name} must be finite")
+    if dims[-1] == "to_state" and (
+        np.any(value < 0) or not np.allclose(value.sum(-1), 1.0, atol=1e-6)
+    ):
+        raise ValueError(f"{name} must have rows of probabilities that sum to one")
+    covariance = len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis"
+    if covariance and (
+        not np.allclose(value, np.swapaxes(value, -1, -2), rtol=1e-6)
+        or np.any(np.linalg.eigvalsh(value)[..., 0] <= 0)
+    ):
+        raise ValueError(f"{name} must be symmetric and positive definite")

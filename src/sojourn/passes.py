@@ -1,0 +1,228 @@
+"""Full passes over a series: windows that tile it, run as a batch, checked at their seams.
+
+Forgetting makes a full pass parallel: each window starts from the edge law a buffer before its first
+row that counts, and by then its messages equal, to a tolerance, those of a pass from the start of
+the series. Whether they do is measured: the message of a window at its last row is compared with
+the one its neighbour computed there, and buffers grow until the largest difference is small. Where
+forgetting is too slow, each series becomes one window and the pass is exact and sequential.
+
+*Sampled paths.* Windows share the uniform number of each row, so two windows that agree on the state of
+one row agree on all before it; a path drawn from beyond a seam is the neighbour's own path as soon
+as both have met. Agreement is checked, state by state.
+
+*Viterbi.* The score of a row is determined, up to a constant, by the score of an earlier row that all
+survivors pass through. So once survivors have met within a buffer, normalised scores and pointers
+are those of the whole series; and the traceback from a later row, once it has met the best path,
+is the best path. Scores and states are compared at the seams.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn._precision import double
+from sojourn.batch import Batch, Edges, Seam
+from sojourn.models.base import Coords, Model
+from sojourn.series import Drawn, Series, gather, tile
+from sojourn.series.series import Missing
+
+# Largest difference of messages at seams: a few hundred roundings of numbers below one.
+TOLERANCE = 1e-13
+
+# Series up to this many rows are one window each.
+_SHORT = 1024
+
+# Windows per call: with a few hundred rows each, what a call touches stays in the cache.
+_GROUP = 64
+
+_FIRST_BUFFER = 32
+
+
+class Tiles(NamedTuple):
+    """Windows that tile all series, in order."""
+
+    drawn: Drawn
+    rows: int
+    buffer: int
+
+    @property
+    def whole(self) -> bool:
+        return bool(np.all(self.drawn.stop - self.drawn.start == self.drawn.length))
+
+
+def make_tiles(model: Model, series: Series, buffer: int) -> Tiles:
+    """Tile all series with windows of this buffer, or with whole series where that is less work.
+
+    Windows are 2 to 16 buffers long: short enough to have many in a batch, long enough that the
+    buffers do not cost more than the rows that count.
+    """
+    longest = max(series.lengths) - model.num_lags
+    core = int(np.clip(-(-series.num_rows // _GROUP), 2 * buffer, 16 * buffer))
+    if longest <= core + 2 * buffer:
+        core = longest
+    drawn, rows = tile(series, model.num_lags, core, buffer)
+    return Tiles(drawn, rows, buffer)
+
+
+def pads(model: Model, series: Series, rows: int) -> bool:
+    """Whether some series is shorter than a window."""
+    return min(series.lengths) - model.num_lags < rows
+
+
+def effective_missing(model: Model, series: Series, rows: int) -> Missing:
+    """Which kind of missing rows the windows can hold, padding included."""
+    kind = model.missing_kind(series.missing)
+    return "rows" if kind == "none" and pads(model, series, rows) else kind
+
+
+def group(
+    model: Model, series: Series, tiles: Tiles, values: Array, index: np.ndarray
+) -> tuple[Batch, Seam]:
+    """Gather the tiles with these indices, the last one repeated with weight zero to fill up."""
+    drawn = jax.tree.map(lambda field: jnp.asarray(np.asarray(field)[index]), tiles.drawn)
+    batch = _gather(values, drawn, tiles.rows, model.num_lags, pads(model, series, tiles.rows))
+    return batch, Seam(drawn.start - drawn.shift, drawn.stop - drawn.shift)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _gather(values: Array, drawn: Drawn, rows: int, num_lags: int, pad: bool) -> Batch:
+    return gather(values, drawn, rows, num_lags=num_lags, windows=None, pad=pad)
+
+
+Kernel = Callable[[Batch, Seam, Missing, np.ndarray], tuple[Any, Edges]]
+
+
+@double
+def run(
+    model: Model,
+    series: Series,
+    kernel: Kernel,
+    *,
+    values: Array | None = None,
+    buffer: int = _FIRST_BUFFER,
+    tolerance: float = TOLERANCE,
+) -> tuple[list[Any], Tiles, float]:
+    """Apply `kernel` to tiles of the series with buffers that make neighbours agree.
+
+    Args:
+        model: The model.
+        series: The series.
+        kernel: Compiled function of a group of windows.
+        values: All rows in the model's units; computed if not given.
+        buffer: First buffer to try.
+        tolerance: Largest difference of messages at a seam.
+
+    Returns:
+        The kernel's results by group, in order; the tiles; the largest difference at a seam.
+    """
+    if values is None:
+        values = model.resident(series)
+    if max(series.lengths) - model.num_lags <= _SHORT:
+        buffer = _SHORT
+    while True:
+        tiles = make_tiles(model, series, buffer)
+        results, edges = _run_groups(model, series, tiles, values, kernel)
+        gap = 0.0 if tiles.whole else _discrepancy(tiles, edges)
+        if gap <= tolerance:
+            return results, tiles, gap
+        buffer *= 4
+
+
+def _run_groups(
+    model: Model, series: Series, tiles: Tiles, values: Array, kernel: Kernel
+) -> tuple[list[Any], Edges]:
+    count = len(tiles.drawn.start)
+    size = min(_GROUP, count)
+    missing = effective_missing(model, series, tiles.rows)
+
+    @double
+    def one(first: int) -> Any:
+        index = np.minimum(np.arange(first, first + size), count - 1)
+        batch, seam = group(model, series, tiles, values, index)
+        if first + size > count:
+            real = np.arange(size) < count - first
+            batch = batch._replace(weight=jnp.where(real, batch.weight, 0.0))
+        return jax.tree.map(np.asarray, kernel(batch, seam, missing, index))
+
+    firsts = range(0, count, size)
+    if len(firsts) == 1:
+        outputs = [one(0)]
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            outputs = list(pool.map(one, firsts))
+    edges = jax.tree.map(lambda *parts: np.concatenate(parts, -1)[..., :count], *[o[1] for o in outputs])
+    return [o[0] for o in outputs], edges
+
+
+def _discrepancy(tiles: Tiles, edges: Edges) -> float:
+    """Return the largest difference between neighbours in the same series."""
+    joined = tiles.drawn.sequence[1:] == tiles.drawn.sequence[:-1]
+    if not joined.any():
+        return 0.0
+    forward = np.abs(edges.at_end[:, :-1] - edges.before[:, 1:])[:, joined]
+    backward = np.abs(edges.ahead[:, :-1] - edges.own[:, 1:])[:, joined]
+    gap = max(forward.max(initial=0.0), backward.max(initial=0.0))
+    return float("inf") if np.isnan(gap) else float(gap)
+
+
+def in_order(tiles: Tiles, parts: list[np.ndarray]) -> np.ndarray:
+    """Put per-row results of groups, (L, ..., W) each, in order of time: (N', ...).
+
+    Rows that do not count are dropped; what remains are the rows of each series after its lags.
+    """
+    rows = []
+    drawn, count, position = tiles.drawn, len(tiles.drawn.start), 0
+    first, last = drawn.start - drawn.shift, drawn.stop - drawn.shift
+    for part in parts:
+        for w in range(part.shape[-1]):
+            if position < count:
+                rows.append(part[first[position] : last[position], ..., w])
+                position += 1
+    return np.concatenate(rows)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5))
+def _apply(
+    model: Model, method: str, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+) -> tuple[Any, Edges]:
+    return getattr(model, method)(coords, batch, seam, missing)
+
+
+def _kernel(model: Model, method: str, coords: Coords) -> Kernel:
+    return lambda batch, seam, missing, index: _apply(model, method, coords, batch, seam, missing)
+
+
+def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, float]:
+    """Return the log-likelihood in the model's units, and the largest difference at a seam."""
+    results, _, gap = run(model, series, _kernel(model, "window_scores", coords))
+    return float(sum(r.sum() for r in results)), gap
+
+
+def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
+    """Return the marginals of the states, (N', K), and the largest difference at a seam."""
+    results, tiles, gap = run(model, series, _kernel(model, "window_marginals", coords))
+    return in_order(tiles, results), gap
+
+
+def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
+    """Return the most probable path of each series, (N',), and the largest difference at a seam."""
+    kernel = _kernel(model, "window_paths", coords)
+    # Log-scores are sums of thousands of terms: compared to their own rounding, not to one's.
+    results, tiles, gap = run(model, series, kernel, tolerance=1e-9)
+    return in_order(tiles, results), gap
+
+
+def full_statistics(
+    model: Model, coords: Coords, series: Series, *, values: Array | None = None
+) -> tuple[dict[str, Any], Tiles]:
+    """Return the expected statistics of all rows, and the tiles they were computed on."""
+    kernel = _kernel(model, "window_statistics", coords)
+    results, tiles, _ = run(model, series, kernel, values=values)
+    return jax.tree.map(lambda *parts: np.sum(parts, axis=0), *results), tiles

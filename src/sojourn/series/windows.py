@@ -1,0 +1,224 @@
+"""Windows of equal length over one or several series, and the weights of their rows.
+
+A window has rows that count and, on both sides, buffer rows that only carry information in. Near
+an end of a series a window is moved inside, not cut; a series shorter than a window is padded with
+missing rows. Legend: T_i rows of series i (after its lags), S rows that count, B buffer rows on each
+side, W windows. `MATH.md` §2.1, §2.3.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.batch import Batch
+from sojourn.series.series import Series
+
+Scheme = Literal["uniform", "partition"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a gradient sees the series.
+
+    Args:
+        length: Rows S that count in a window; None for the whole series.
+        buffer: Rows B on each side that only carry information in; 0 is the naive estimator.
+        batch: Windows drawn at each step.
+        scheme: "uniform" draws among all starts, with weights 1 / Pr(t in S) row by row; "partition"
+            draws among the blocks 1…S, S+1…2S, and so on.
+    """
+
+    length: int | None
+    buffer: int = 0
+    batch: int = 1
+    scheme: Scheme = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.length is not None:
+            _check_count("length", self.length, 1)
+        _check_count("buffer", self.buffer, 0)
+        _check_count("batch", self.batch, 1)
+        if self.scheme not in ("uniform", "partition"):
+            raise ValueError(f"scheme must be 'uniform' or 'partition'; got {self.scheme!r}")
+
+    @classmethod
+    def full(cls) -> "Windows":
+        """The whole series at every step: LD and RLD."""
+        return cls(length=None)
+
+    @property
+    def is_full(self) -> bool:
+        return self.length is None
+
+    def check(self, series: Series, num_lags: int) -> None:
+        """Raise if no series is as long as the rows that count."""
+        longest = max(series.lengths) - num_lags
+        if self.length is not None and self.length > longest:
+            lags = f" after its {num_lags} lags" * (num_lags > 0)
+            raise ValueError(
+                f"length={self.length} is longer than the longest series ({longest} rows{lags}); "
+                "use Windows.full() for the whole series"
+            )
+
+
+class Layout(NamedTuple):
+    """Where each series lies among the rows, and how many windows end in it; arrays over series."""
+
+    offset: Array
+    length: Array
+    last_window: Array
+
+
+class Drawn(NamedTuple):
+    """Windows of a pass; arrays over windows.
+
+    Attributes:
+        sequence: Which series the window lies in.
+        origin: Row, among all rows, of the first context row of the window.
+        shift: Index in its series of the window's first row.
+        start: Index in its series of the first row that counts.
+        stop: Index behind the last row that counts.
+        length: Rows of the series.
+        scale: Number of windows or blocks there are, over the number drawn: numerator of the
+            weights.
+    """
+
+    sequence: Array
+    origin: Array
+    shift: Array
+    start: Array
+    stop: Array
+    length: Array
+    scale: Array
+
+
+def layout(series: Series, num_lags: int, windows: Windows) -> Layout:
+    """Count the windows of each series: T_i − S_i + 1, or ⌈T_i / S_i⌉ blocks."""
+    rows = np.asarray(series.lengths, dtype=np.int64)
+    offset = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    length = rows - num_lags
+    S = np.minimum(length if windows.length is None else windows.length, length)
+    count = length - S + 1 if windows.scheme == "uniform" else -(-length // S)
+    return Layout(jnp.asarray(offset), jnp.asarray(length), jnp.asarray(np.cumsum(count)))
+
+
+def draw(key: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
+    """Draw windows, each equally likely among all windows of all series.
+
+    The rows that count depend on `key` alone, not on the buffer.
+
+    Args:
+        key: Random key.
+        where: Layout of the series for these windows.
+        windows: Length, buffer, batch and scheme.
+        rows: Rows L of a window, buffers included.
+    """
+    assert windows.length is not None
+    total = where.last_window[-1]
+    picked = jax.random.randint(key, (windows.batch,), 0, total, dtype=where.last_window.dtype)
+    if where.length.shape[0] == 1:
+        sequence = jnp.zeros_like(picked)
+    else:
+        sequence = jnp.searchsorted(where.last_window, picked, side="right")
+    length = where.length[sequence]
+    S = jnp.minimum(windows.length, length)
+    before = jnp.where(sequence > 0, where.last_window[sequence - 1], 0)
+    nth = picked - before
+    start = nth if windows.scheme == "uniform" else nth * S
+    stop = jnp.minimum(start + S, length)
+    shift = _move_inside(start - windows.buffer, length, rows)
+    return Drawn(
+        sequence=sequence,
+        origin=where.offset[sequence] + shift,
+        shift=shift,
+        start=start,
+        stop=stop,
+        length=length,
+        scale=jnp.broadcast_to(total / windows.batch, picked.shape),
+    )
+
+
+def tile(series: Series, num_lags: int, core: int, buffer: int) -> tuple[Drawn, int]:
+    """Cover every row once: windows of `core` rows that count, for full passes.
+
+    Returns:
+        The windows, series by series in order of time, and the rows L of each.
+    """
+    length = np.asarray(series.lengths, dtype=np.int64) - num_lags
+    rows = int(min(core + 2 * buffer, length.max()))
+    offset = np.concatenate([[0], np.cumsum(np.asarray(series.lengths, dtype=np.int64))[:-1]])
+    starts = [np.arange(0, n, core, dtype=np.int64) for n in length]
+    sequence = np.repeat(np.arange(len(length)), [len(s) for s in starts])
+    start = np.concatenate(starts)
+    n = length[sequence]
+    shift = np.clip(start - buffer, 0, np.maximum(n - rows, 0))
+    drawn = Drawn(
+        sequence=sequence,
+        origin=offset[sequence] + shift,
+        shift=shift,
+        start=start,
+        stop=np.minimum(start + core, n),
+        length=n,
+        scale=np.ones(len(start)),
+    )
+    return drawn, rows
+
+
+def window_rows(series: Series, num_lags: int, windows: Windows) -> int:
+    """Rows of a window with its buffers: S + 2B, at most the longest series."""
+    assert windows.length is not None
+    return min(windows.length + 2 * windows.buffer, max(series.lengths) - num_lags)
+
+
+def gather(
+    values: Array,
+    drawn: Drawn,
+    rows: int,
+    *,
+    num_lags: int,
+    windows: Windows | None,
+    pad: bool,
+) -> Batch:
+    """Bring the rows of windows together, the windows last.
+
+    Args:
+        values: All rows, columns first, shape (D, N).
+        drawn: The windows.
+        rows: Rows L of a window.
+        num_lags: Rows p of context before each window.
+        windows: How they were drawn, for the weights; None for a tiling, where weights are one.
+        pad: Whether some series are shorter than a window.
+    """
+    total = values.shape[1]
+    steps = jnp.arange(rows + num_lags)[:, None]
+    index = jnp.minimum(drawn.origin + steps, total - 1) if pad else drawn.origin + steps
+    y = jnp.stack([column[index] for column in values], axis=1)
+    time = drawn.shift + jnp.arange(rows)[:, None]
+    if pad:
+        inside = drawn.shift + steps < drawn.length + num_lags
+        y = jnp.where(inside[:, None], y, jnp.nan)
+    counts = (time >= drawn.start) & (time < drawn.stop)
+    if windows is None or windows.scheme == "partition":
+        weight = jnp.where(counts, drawn.scale, 0.0)
+    else:
+        S = drawn.stop - drawn.start
+        hits = jnp.minimum(
+            jnp.minimum(time + 1, drawn.length - time), jnp.minimum(S, drawn.length - S + 1)
+        )
+        weight = jnp.where(counts, drawn.scale / jnp.maximum(hits, 1), 0.0)
+    return Batch(y, weight, drawn.shift == 0)
+
+
+def _move_inside(shift: Array, length: Array, rows: int) -> Array:
+    return jnp.clip(shift, 0, jnp.maximum(length - rows, 0))
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer; got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
