@@ -1,3 +1,32 @@
 """Bayesian state space models for time series of any length."""
 
 __version__ = "0.1.0"
+
+from sojourn.dynamics import SGLD, SGRLD, Decay
+from sojourn.fit import Fit
+from sojourn.gibbs import Gibbs
+from sojourn.gradients import gradient
+from sojourn.metrics import log_likelihood
+from sojourn.models import ARHMM, GaussianHMM
+from sojourn.sampling import DivergenceError, sample
+from sojourn.series import Series, Windows, as_series
+from sojourn.states import decode, smooth
+
+__all__ = [
+    "ARHMM",
+    "SGLD",
+    "SGRLD",
+    "Decay",
+    "DivergenceError",
+    "Fit",
+    "GaussianHMM",
+    "Gibbs",
+    "Series",
+    "Windows",
+    "as_series",
+    "decode",
+    "gradient",
+    "log_likelihood",
+    "sample",
+    "smooth",
+]

@@ -19,7 +19,7 @@ from jax import Array
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed
 from sojourn.batch import Batch
-from sojourn.models.base import Coords, Model
+from sojourn.models.base import Coords, Model, check_lags
 from sojourn.passes import Tiles, effective_missing, full_statistics, group, pads
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
 from sojourn.series.series import Missing
@@ -83,9 +83,10 @@ class Estimator:
         at = functools.partial(self.model.statistics, batch=batch, missing=self.missing)
         if source.center is None:
             return at(coords)
-        # Control variate on the statistics, the same windows in both terms (`MATH.md` §3.3).
-        here, there = at(coords), at(source.center.coords)
-        return jax.tree.map(lambda s, a, b: s + a - b, source.center.statistics, here, there)
+        # Control variate on the statistics (`MATH.md` §3.3): the same windows, in one pass for both.
+        both = jax.tree.map(lambda a, b: jnp.stack([a, b]), dict(coords), source.center.coords)
+        pair = jax.vmap(at)(both)
+        return jax.tree.map(lambda s, p: s + p[0] - p[1], source.center.statistics, pair)
 
     def _full(self, tiles: Batch, coords: Coords) -> dict[str, Any]:
         def add(total: Any, batch: Batch) -> tuple[Any, None]:
@@ -169,14 +170,3 @@ def gradient(
     estimator, source = windowed(model, series, windows)
     key = jax.random.key(check_seed(seed))
     return to_host(_windowed_gradient(estimator, source, key, coords))
-
-
-def check_lags(model: Model, series: Series) -> None:
-    """Raise if a series has no row left after its lags."""
-    shortest = min(series.lengths)
-    if shortest <= model.num_lags:
-        which = series.lengths.index(shortest)
-        raise ValueError(
-            f"series {which} has {shortest} rows; num_lags={model.num_lags} needs at least "
-            f"{model.num_lags + 1}"
-        )

@@ -84,11 +84,16 @@ def effective_missing(model: Model, series: Series, rows: int) -> Missing:
 
 def group(
     model: Model, series: Series, tiles: Tiles, values: Array, index: np.ndarray
-) -> tuple[Batch, Seam]:
-    """Gather the tiles with these indices, the last one repeated with weight zero to fill up."""
+) -> tuple[Batch, Drawn]:
+    """Gather the tiles with these indices."""
     drawn = jax.tree.map(lambda field: jnp.asarray(np.asarray(field)[index]), tiles.drawn)
-    batch = _gather(values, drawn, tiles.rows, model.num_lags, pads(model, series, tiles.rows))
-    return batch, Seam(drawn.start - drawn.shift, drawn.stop - drawn.shift)
+    pad = pads(model, series, tiles.rows)
+    return _gather(values, drawn, tiles.rows, model.num_lags, pad), drawn
+
+
+def seam(drawn: Drawn) -> Seam:
+    """Return where the windows meet their neighbours."""
+    return Seam(drawn.start - drawn.shift, drawn.stop - drawn.shift)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
@@ -96,7 +101,7 @@ def _gather(values: Array, drawn: Drawn, rows: int, num_lags: int, pad: bool) ->
     return gather(values, drawn, rows, num_lags=num_lags, windows=None, pad=pad)
 
 
-Kernel = Callable[[Batch, Seam, Missing, np.ndarray], tuple[Any, Edges]]
+Kernel = Callable[[Batch, Drawn, Missing], tuple[Any, Edges]]
 
 
 @double
@@ -145,11 +150,11 @@ def _run_groups(
     @double
     def one(first: int) -> Any:
         index = np.minimum(np.arange(first, first + size), count - 1)
-        batch, seam = group(model, series, tiles, values, index)
-        if first + size > count:
+        batch, drawn = group(model, series, tiles, values, index)
+        if first + size > count:  # the last window fills up the group, with weight zero
             real = np.arange(size) < count - first
             batch = batch._replace(weight=jnp.where(real, batch.weight, 0.0))
-        return jax.tree.map(np.asarray, kernel(batch, seam, missing, index))
+        return jax.tree.map(np.asarray, kernel(batch, drawn, missing))
 
     firsts = range(0, count, size)
     if len(firsts) == 1:
@@ -157,8 +162,9 @@ def _run_groups(
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             outputs = list(pool.map(one, firsts))
-    edges = jax.tree.map(lambda *parts: np.concatenate(parts, -1)[..., :count], *[o[1] for o in outputs])
-    return [o[0] for o in outputs], edges
+    edges = [output[1] for output in outputs]
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts, -1)[..., :count], *edges)
+    return [output[0] for output in outputs], joined
 
 
 def _discrepancy(tiles: Tiles, edges: Edges) -> float:
@@ -190,13 +196,13 @@ def in_order(tiles: Tiles, parts: list[np.ndarray]) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 5))
 def _apply(
-    model: Model, method: str, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    model: Model, method: str, coords: Coords, batch: Batch, drawn: Drawn, missing: Missing
 ) -> tuple[Any, Edges]:
-    return getattr(model, method)(coords, batch, seam, missing)
+    return getattr(model, method)(coords, batch, seam(drawn), missing)
 
 
 def _kernel(model: Model, method: str, coords: Coords) -> Kernel:
-    return lambda batch, seam, missing, index: _apply(model, method, coords, batch, seam, missing)
+    return lambda batch, drawn, missing: _apply(model, method, coords, batch, drawn, missing)
 
 
 def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, float]:

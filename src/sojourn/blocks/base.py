@@ -83,7 +83,7 @@ class Block(abc.ABC):
 
     @abc.abstractmethod
     def step(
-        self, key: Array, coords: Coords, statistics: Any, step: Array, pilot: Pilot, *, tame: bool
+        self, key: Array, coords: Coords, statistics: Any, step: Array, pilot: Pilot, *, tame: Array | float
     ) -> dict[str, Array]:
         """Take one step of Riemannian Langevin dynamics.
 
@@ -97,7 +97,8 @@ class Block(abc.ABC):
             statistics: Expected statistics at u, scaled to the whole data.
             step: Step size h.
             pilot: Constants of the metric.
-            tame: Bound the drift, for starts far from the mode; costs a bias of order h.
+            tame: 1 to bound the drift, for starts far from the mode, at the cost of a bias of order h;
+                0 otherwise.
         """
 
     def whiten(self, coords: Coords, gradient: Coords, pilot: Pilot) -> dict[str, Array]:

@@ -203,7 +203,7 @@ class Regression(Block):
         step: Array,
         pilot: Pilot,
         *,
-        tame: bool,
+        tame: Array | float,
     ) -> dict[str, Array]:
         """Move ψ by a triangular factor near the identity and A by an Euler step.
 
@@ -222,8 +222,7 @@ class Regression(Block):
         kappa = statistics.n + self.dof + self.num_regressors - _column(d, psi)
         W = _scatter(A, statistics) + self._prior_scatter(A)
         G = _half_lower(kappa * _eye(d, psi) - matmul(_t(psi), matmul(W, psi)))
-        if tame:
-            G = G / (1 + h * jnp.sqrt(jnp.square(G).sum((0, 1))))
+        G = G / (1 + tame * h * jnp.sqrt(jnp.square(G).sum((0, 1))))
         omega = jax.random.normal(key_psi, psi.shape) * _noise_scale(d, psi)
         move = h * (G + _eye(d, psi) * (d - 1 - _column(d, psi)) / 2) + jnp.sqrt(2 * h) * omega
         factor = jnp.where(_eye(d, psi) > 0, jnp.exp(move), move)
@@ -264,11 +263,11 @@ class Regression(Block):
         v = jnp.asarray(vector[self.matrix])
         v = _states_last(v[..., None] if self.vector else v)
         G = _states_last(_unpack(vector[self.covariance], self.dim, log_diagonal=False))
-        return v, jnp.where(_eye(self.dim, psi) > 0, G / psi, G)
+        return v, G / _log_scale(psi)
 
     def _pack_vector(self, v: Array, w: Array, psi: Array) -> dict[str, Array]:
         """Turn displacements of A and of plain ψ into displacements of the coordinates."""
-        w = jnp.where(_eye(self.dim, psi) > 0, w / psi, w)
+        w = w / _log_scale(psi)
         v = _states_first(v)
         return {
             self.matrix: v[..., 0] if self.vector else v,
@@ -311,6 +310,11 @@ def _eye(d: int, like: Array) -> Array:
 def _like(matrix: np.ndarray, like: Array) -> Array:
     """Give a constant matrix the trailing state axes of `like`, of size 1."""
     return jnp.asarray(matrix.reshape(matrix.shape + (1,) * (like.ndim - 2)))
+
+
+def _log_scale(psi: Array) -> Array:
+    """Return dψ_ab / d(coordinate): ψ_bb on the diagonal, where the coordinate is its log, else 1."""
+    return jnp.where(_eye(psi.shape[0], psi) > 0, psi, 1.0)
 
 
 def _diagonal(M: Array) -> Array:

@@ -127,7 +127,7 @@ class Transition(Block):
         step: Array,
         pilot: Pilot,
         *,
-        tame: bool,
+        tame: Array | float,
     ) -> dict[str, Array]:
         """Draw φ' from the Cox–Ingersoll–Ross transition with frozen coefficients. `MATH.md` §6.2.
 

@@ -70,6 +70,10 @@ class Model(abc.ABC):
     def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
         """Carry parameters from raw to the model's units, or back."""
 
+    @abc.abstractmethod
+    def initial_coords(self, series: Series, method: Any, seed: int) -> dict[str, Array]:
+        """Return starting values as coordinates."""
+
     @property
     def num_lags(self) -> int:
         """Rows of context before each row."""
@@ -231,6 +235,17 @@ class Model(abc.ABC):
         for part in parts:
             joined.update(part)
         return joined
+
+
+def check_lags(model: Model, series: Series) -> None:
+    """Raise if a series has no row left after its lags."""
+    shortest = min(series.lengths)
+    if shortest <= model.num_lags:
+        which = series.lengths.index(shortest)
+        raise ValueError(
+            f"series {which} has {shortest} rows; num_lags={model.num_lags} needs at least "
+            f"{model.num_lags + 1}"
+        )
 
 
 def _check_values(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:

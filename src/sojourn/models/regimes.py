@@ -7,7 +7,7 @@ Legend: y (L, D, W) rows, χ (L, q, W) regressors, A (D, q, K), ψ (D, D, K) wit
 
 import abc
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ import numpy as np
 from jax import Array
 
 from sojourn._linalg import cholesky, matmul, solve_lower
+from sojourn._precision import double
+from sojourn._validation import check_seed
 from sojourn.batch import Batch, Edges, Seam, edges
 from sojourn.blocks import (
     Regression,
@@ -23,8 +25,12 @@ from sojourn.blocks import (
     TransitionStatistics,
 )
 from sojourn.messages import discrete
-from sojourn.models.base import Coords, Model
+from sojourn.models.base import Coords, Model, check_lags
+from sojourn.models.initialization import kmeans_coords, prior_coords
+from sojourn.series import Series, as_series
 from sojourn.series.series import Missing
+
+InitMethod = Literal["kmeans", "influence", "prior"]
 
 # Beyond this many entries of (y, χ), products with the whitening matrix go to a matrix product.
 _UNROLL_ROW = 16
@@ -51,6 +57,34 @@ class RegimeModel(Model):
     @property
     def blocks(self) -> tuple[Transition, Regression]:
         return self.transition, self.regression
+
+    def initialize(
+        self, data: Any, method: InitMethod = "kmeans", seed: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Return starting values of the parameters.
+
+        Args:
+            data: The series, as in `sample`.
+            method: "kmeans" clusters a sample of rows, with their lags, and fits each state to its
+                cluster; "influence" clusters the pull of rows on a common regression; "prior" draws
+                from the prior.
+            seed: Which rows and clusters, or which draw.
+        """
+        return self.to_params(self.initial_coords(as_series(data, self.emission_dim), method, seed))
+
+    @double
+    def initial_coords(self, series: Series, method: InitMethod, seed: int) -> dict[str, Array]:
+        """Return starting values as coordinates, priors taken in the units of the data."""
+        check_lags(self, series)
+        scaled = self.scaled_to(series)
+        if method in ("kmeans", "influence"):
+            influence = method == "influence"
+            coords = kmeans_coords(scaled, series, check_seed(seed), influence=influence)
+        elif method == "prior":
+            coords = prior_coords(scaled, check_seed(seed))
+        else:
+            raise ValueError(f"method must be 'kmeans', 'influence' or 'prior'; got {method!r}")
+        return coords if scaled is self else self.to_coords(scaled.to_params(coords))
 
     def initial_law(self) -> np.ndarray:
         """Law of the state before the first row of a series."""

@@ -1,0 +1,162 @@
+"""`Fit`: draws from the posterior and what follows from them."""
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sojourn.align import align_chains
+from sojourn.metrics import log_likelihood
+from sojourn.models.base import Model
+from sojourn.series import Series
+from sojourn.states import Method, check_method, decode, smooth
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+    from matplotlib.figure import Figure
+
+# Draws that averages over the posterior use: their error is then a tenth of the posterior's spread.
+_AVERAGED_DRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Draws from the posterior of a model's parameters.
+
+    Attributes:
+        model: The model, with the units and priors that were used.
+        posterior: Draws of the parameters, dims (chain, draw, …), states aligned across chains.
+        sample_stats: Step size and estimated log-posterior (`lp`, once a chunk) of each draw.
+        choices: What was chosen before sampling: windows, buffer, step size and so on.
+    """
+
+    model: Model
+    posterior: "xarray.Dataset"
+    sample_stats: "xarray.Dataset"
+    choices: dict[str, Any]
+
+    @functools.cached_property
+    def mean(self) -> dict[str, np.ndarray]:
+        """Posterior means of the parameters."""
+        means = self.posterior.mean(("chain", "draw"))
+        return {str(name): np.asarray(values) for name, values in means.items()}
+
+    def summary(self, prob: float = 0.94) -> "pandas.DataFrame":
+        """Return mean, sd, an equal-tailed interval, R-hat, ESS and MCSE of every parameter."""
+        from sojourn.diagnostics import summarize
+
+        return summarize(self.posterior, prob)
+
+    def to_arviz(self) -> Any:
+        """Return the draws as ArviZ's object: `InferenceData`, or a `DataTree` from ArviZ 1.0 on."""
+        import arviz
+
+        groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
+        if hasattr(arviz, "InferenceData"):
+            return arviz.InferenceData(**groups)
+        import xarray
+
+        return xarray.DataTree.from_dict(groups)
+
+    def score(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> float:
+        """Return log p(data | fit): the likelihood of (held-out) data averaged over the posterior."""
+        values = [log_likelihood(self.model, p, data) for p in self.draws(num_draws)]
+        top = max(values)
+        return float(top + np.log(np.mean(np.exp(np.asarray(values) - top))))
+
+    def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
+        """Return the probability of each state at each row, averaged over the posterior."""
+        total = None
+        drawn = self.draws(num_draws)
+        for params in drawn:
+            one = smooth(self.model, params, data)
+            total = one if total is None else total + one
+        assert total is not None
+        return total / len(drawn)
+
+    def decode(
+        self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
+    ) -> "xarray.Dataset":
+        """Return states and their probabilities.
+
+        Args:
+            data: The series, as in `sample`.
+            method: "viterbi" for the most probable path at the posterior mean; "marginal" for the
+                state of highest probability at each row.
+            num_draws: Draws that the probabilities are averaged over.
+        """
+        check_method(method)
+        result = self.smooth(data, num_draws)
+        if method == "viterbi":
+            return result.assign(state=decode(self.model, self.mean, data)["state"])
+        lags = result["t"] < self.model.num_lags
+        best = result["probability"].fillna(0).argmax("label")
+        return result.assign(state=best.where(~lags, -1))
+
+    def draws(self, num_draws: int) -> list[dict[str, np.ndarray]]:
+        """Return parameters of `num_draws` draws, spread evenly over all chains."""
+        flat = self.posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
+        total = flat.sizes["sample"]
+        picked = np.unique(np.linspace(0, total - 1, min(num_draws, total)).astype(int))
+        arrays = {str(n): np.asarray(v) for n, v in flat.items()}
+        return [{n: v[i] for n, v in arrays.items()} for i in picked]
+
+    def plot_trace(self, var_names: list[str] | None = None) -> "Figure":
+        """Plot the traces and densities of the parameters."""
+        from sojourn.plots import plot_trace
+
+        return plot_trace(self.posterior, var_names)
+
+    def plot_segmentation(self, data: Any, start: int = 0, stop: int | None = None) -> "Figure":
+        """Plot a stretch of a series with its decoded states."""
+        from sojourn.plots import plot_segmentation
+
+        return plot_segmentation(self, data, start, stop)
+
+
+def make_fit(
+    model: Model,
+    series: Series,
+    draws: list[dict[str, np.ndarray]],
+    statistics: list[dict[str, np.ndarray]],
+    choices: dict[str, Any],
+    seed: int,
+) -> Fit:
+    """Assemble the draws of all chains, cut to the shortest and aligned."""
+    import xarray
+
+    from sojourn import __version__
+
+    length = min(len(next(iter(d.values()))) for d in draws)
+    dims = model.param_dims
+    stacked = {name: np.stack([d[name][:length] for d in draws]) for name in draws[0]}
+    aligned = align_chains(stacked, dims)
+    coords = _coords(model, series)
+    posterior = xarray.Dataset(
+        {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
+        coords={"chain": np.arange(len(draws)), "draw": np.arange(length), **coords},
+        attrs={"sampler": choices["sampler"], "seed": seed, "sojourn_version": __version__},
+    )
+    stats = xarray.Dataset(
+        {
+            name: (("chain", "draw"), np.stack([s[name][:length] for s in statistics]))
+            for name in statistics[0]
+        },
+        coords={"chain": np.arange(len(draws)), "draw": np.arange(length)},
+    )
+    return Fit(model, posterior, stats, choices)
+
+
+def _coords(model: Model, series: Series) -> dict[str, Any]:
+    used = {dim for dims in model.param_dims.values() for dim in dims}
+    sizes = {
+        dim: size
+        for name, dims in model.param_dims.items()
+        for dim, size in zip(dims, model.param_shapes[name], strict=True)
+    }
+    columns = list(series.columns)
+    lagged = [f"{c}[-{lag}]" for lag in range(1, model.num_lags + 1) for c in columns]
+    names = {"column": columns, "column_bis": columns, "lag_column": lagged}
+    return {dim: names.get(dim, np.arange(sizes[dim])) for dim in used}

@@ -1,0 +1,85 @@
+"""Blocked Gibbs: states given parameters, parameters given states. The batch baseline.
+
+One sweep draws all states of all series given the parameters, by forward filtering and backward
+sampling on windows that tile the series, then each block's parameters from its conjugate
+conditional. It targets the same posterior as the gradient samplers (`MATH.md` §11).
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn._precision import double
+from sojourn.batch import Batch, Edges
+from sojourn.models.base import Coords, Model
+from sojourn.passes import in_order, run, seam
+from sojourn.series import Drawn, Series
+from sojourn.series.series import Missing
+
+
+@dataclass(frozen=True)
+class Gibbs:
+    """Blocked Gibbs sampling on the whole data: exact, with no step size; a sweep costs a full pass."""
+
+
+class Sweep:
+    """Gibbs sweeps over one data set."""
+
+    def __init__(self, model: Model, series: Series) -> None:
+        with jax.enable_x64(True):
+            self._values = model.resident(series)
+        self._model, self._series = model, series
+        self._buffer = 32
+
+    @double
+    def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
+        """Draw states, then parameters; returns new coordinates."""
+        key_states, key_params = jax.random.split(key)
+        statistics, _ = self.states(key_states, coords)
+        return _conjugate_draw(self._model, key_params, statistics)
+
+    @double
+    def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray]:
+        """Draw the states of all series; returns their statistics and the states, in order."""
+        key_uniform, key_rest = jax.random.split(key)
+        # One number for the state before each series and one for each row, so series i begins at its
+        # first row plus i; windows that overlap share them.
+        size = self._series.num_rows + len(self._series.lengths)
+        uniform = jax.random.uniform(key_uniform, (size,))
+
+        def kernel(batch: Batch, drawn: Drawn, missing: Missing) -> tuple[Any, Edges]:
+            return _sample(self._model, key_rest, coords, batch, uniform, drawn, missing)
+
+        results, tiles, _ = run(
+            self._model, self._series, kernel, values=self._values, buffer=self._buffer
+        )
+        self._buffer = tiles.buffer
+        statistics = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *[r[0] for r in results])
+        return statistics, in_order(tiles, [r[1] for r in results])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6))
+def _sample(
+    model: Model,
+    key: Array,
+    coords: Coords,
+    batch: Batch,
+    uniform: Array,
+    drawn: Drawn,
+    missing: Missing,
+) -> tuple[Any, Edges]:
+    place = drawn.origin + drawn.sequence
+    steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
+    picked = uniform[jnp.minimum(place + steps, uniform.shape[0] - 1)]
+    key = jax.random.fold_in(key, place[0])
+    return model.window_samples(key, coords, batch, picked, seam(drawn), missing)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _conjugate_draw(model: Model, key: Array, statistics: Any) -> dict[str, Array]:
+    return model.conjugate_draw(key, statistics)

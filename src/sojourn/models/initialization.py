@@ -1,0 +1,104 @@
+"""Starting values: k-means on a sample of rows, or a draw from the prior."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sojourn.messages.discrete import Moments
+from sojourn.series import Series
+
+if TYPE_CHECKING:
+    from sojourn.models.regimes import RegimeModel
+
+# Rows that k-means looks at, in stretches of consecutive rows so that transitions can be counted.
+_ROWS = 20_000
+_STRETCH = 200
+
+
+def kmeans_coords(
+    model: "RegimeModel", series: Series, seed: int, *, influence: bool
+) -> dict[str, jax.Array]:
+    """Cluster rows, then fit each block to the labels as if they were the states.
+
+    Mini-batch k-means on a sample of rows: the cost does not grow with the series.
+
+    Args:
+        model: The model, in the units of the data.
+        series: The series.
+        seed: Which rows and clusters.
+        influence: Cluster not the rows with their lags but the pull of each row on a regression common
+            to all states, e χᵀ: it tells regimes apart that visit the same places and differ in
+            where they go from there.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    rng = np.random.default_rng(seed)
+    rows, consecutive = _sample_rows(model, series, rng)
+    distinct = len(np.unique(rows, axis=0))
+    if distinct < model.num_states:
+        raise ValueError(
+            f"data has {distinct} distinct complete rows; num_states={model.num_states} needs "
+            "at least as many"
+        )
+    points = _influence(rows, model.emission_dim) if influence and model.num_lags else rows
+    scale = points.std(0)
+    points = (points - points.mean(0)) / np.where(scale > 0, scale, 1.0)
+    kmeans = MiniBatchKMeans(
+        model.num_states, random_state=int(rng.integers(2**31)), n_init=3, batch_size=2048
+    )
+    labels = kmeans.fit_predict(points)
+    one_hot = np.eye(model.num_states)[labels]
+    chi = rows[:, model.emission_dim :] if model.num_lags else np.ones((len(rows), 1))
+    full_rows = np.concatenate([rows[:, : model.emission_dim], chi], axis=1)
+    i, j = np.tril_indices(full_rows.shape[1])
+    features = np.concatenate([np.ones((len(rows), 1)), full_rows[:, i] * full_rows[:, j]], axis=1)
+    counts = one_hot[:-1].T @ (one_hot[1:] * consecutive[1:, None])
+    moments = Moments(jnp.asarray(counts), jnp.asarray(one_hot.T @ features))
+    return model.center(model.collect(moments))
+
+
+def _influence(rows: np.ndarray, dim: int) -> np.ndarray:
+    """Return e χᵀ of the least-squares regression of the first columns on the others."""
+    y, chi = rows[:, :dim], rows[:, dim:]
+    residual = y - chi @ np.linalg.lstsq(chi, y, rcond=None)[0]
+    return (residual[:, :, None] * chi[:, None]).reshape(len(rows), -1)
+
+
+def prior_coords(model: "RegimeModel", seed: int) -> dict[str, jax.Array]:
+    """Draw from the prior."""
+    K, n = model.num_states, model.emission_dim + model.regression.num_regressors
+    empty = Moments(jnp.zeros((K, K)), jnp.zeros((K, 1 + n * (n + 1) // 2)))
+    return model.conjugate_draw(jax.random.key(seed), model.collect(empty))
+
+
+def _sample_rows(
+    model: "RegimeModel", series: Series, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return complete rows with their lags in the model's units, and which follow their predecessor."""
+    p = model.num_lags
+    lengths = np.asarray(series.lengths) - p
+    offset = np.concatenate([[0], np.cumsum(series.lengths)[:-1]])
+    starts = [
+        offset[i] + p + np.arange(0, n, _STRETCH)[:, None] + np.arange(_STRETCH)
+        for i, n in enumerate(lengths)
+    ]
+    stretches = [
+        s[s < offset[i] + series.lengths[i]] for i, block in enumerate(starts) for s in block
+    ]
+    if sum(map(len, stretches)) > _ROWS:
+        chosen = rng.permutation(len(stretches))[: _ROWS // _STRETCH]
+        stretches = [stretches[i] for i in np.sort(chosen)]
+    index = np.concatenate(stretches)
+    rows = np.concatenate([series.values[index - lag] for lag in range(p + 1)], axis=1)
+    if model.units is not None:
+        location, scale = (np.tile(np.asarray(v), p + 1) for v in model.units)
+        rows = (rows - location) / scale
+    complete = ~np.isnan(rows).any(1)
+    first = np.zeros(len(index), bool)
+    first[np.cumsum([0] + [len(s) for s in stretches[:-1]])] = True
+    kept = np.flatnonzero(complete)
+    follows = np.zeros(len(kept), bool)
+    follows[1:] = (np.diff(kept) == 1) & ~first[kept[1:]]
+    return rows[kept], follows

@@ -1,0 +1,383 @@
+"""`sample`: chains, chunks of compiled steps, progress, divergence."""
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from sojourn._precision import double
+from sojourn._validation import check_seed, check_size
+from sojourn.dynamics import SGRLD, Decay, Sampler
+from sojourn.fit import Fit, make_fit
+from sojourn.gibbs import Gibbs, Sweep
+from sojourn.gradients import Estimator, Source
+from sojourn.models.base import Model, check_lags
+from sojourn.progress import Progress
+from sojourn.series import Series, Windows, as_series
+from sojourn.tuning import Tuned, disperse, find_start, log_posterior, num_rows, tune
+
+# Pieces that a run is cut into; after each, Python looks at the chain once.
+_CHUNKS = 20
+
+# Halvings of the step size in warm-up before giving up.
+_MAX_HALVINGS = 10
+
+
+class DivergenceError(RuntimeError):
+    """A chain left the finite numbers; `fit` holds what all chains drew before, or None."""
+
+    def __init__(self, message: str, fit: Fit | None) -> None:
+        super().__init__(message)
+        self.fit = fit
+
+
+class _Diverged(Exception):
+    def __init__(self, chain: int, step: int, parameter: str) -> None:
+        self.chain, self.step, self.parameter = chain, step, parameter
+
+
+@double
+def sample(
+    model: Model,
+    data: Any,
+    sampler: Sampler | Gibbs | None = None,
+    *,
+    windows: Windows | Literal["auto"] = "auto",
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    num_warmup: int | Literal["auto"] = "auto",
+    thin: int | Literal["auto"] = "auto",
+    control_variate: bool | Literal["auto"] = "auto",
+    init: str | Mapping[str, Any] = "kmeans",
+    seed: int = 0,
+    progress: bool = True,
+) -> Fit:
+    """Draw from the posterior of the parameters.
+
+    Args:
+        model: The model. Priors that were not given are set in the units of the data.
+        data: An array (T,) or (T, D), one series; a list of (T_i, D) arrays or an (N, T, D) array,
+            several; a data frame. NaN means missing.
+        sampler: `SGRLD()` by default; `SGLD()`, `Gibbs()`.
+        windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
+            step. "auto" takes all rows of short series and chooses the buffer for long ones.
+        num_samples: Draws kept per chain.
+        num_chains: Number of chains.
+        num_warmup: Steps (sweeps) per chain before the first draw.
+        thin: Steps (sweeps) per draw.
+        control_variate: Whether gradients are corrected by the windows' gradients at a centre near
+            the mode; "auto" if that lowers the measured noise.
+        init: "kmeans", "prior", or parameters to start from.
+        seed: Seed of everything random.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        A `Fit`.
+
+    Raises:
+        DivergenceError: A chain diverged after warm-up; what was drawn is in its `fit`.
+    """
+    sampler = SGRLD() if sampler is None else sampler
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    _check_arguments(
+        sampler, windows, num_samples, num_chains, num_warmup, thin, control_variate, init
+    )
+    if isinstance(windows, Windows):
+        windows.check(series, model.num_lags)
+    model = model.scaled_to(series)
+    if isinstance(init, Mapping):
+        model.to_coords(init)  # raises on wrong shapes before any work is done
+    key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)))
+    with Progress(enabled=progress) as bar:
+        bar.describe("finding a start")
+        gibbs = isinstance(sampler, Gibbs)
+        center = find_start(model, series, init, key_tune, refine=not gibbs)
+        if isinstance(sampler, Gibbs):
+            warmup = 200 if num_warmup == "auto" else num_warmup
+            every = 1 if thin == "auto" else thin
+            chain = _gibbs_chain(model, series, center, init, warmup, num_samples, every, bar)
+            choices: dict[str, Any] = {}
+        else:
+            bar.describe("tuning")
+            tuned = tune(model, series, sampler, windows, control_variate, center, key_tune)
+            warmup, every = _lengths(tuned, num_warmup, thin)
+            T = num_rows(model, series)
+            chain = _langevin_chain(
+                sampler, tuned, T, init, warmup, num_samples, every, bar
+            )
+            choices = tuned.choices
+        choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
+        bar.announce(choices)
+        bar.start(num_chains * (warmup + num_samples * every))
+        draws, statistics, failure = _run_chains(chain, num_chains, key_chains)
+    fit = None
+    if min(len(next(iter(d.values()))) for d in draws) > 0:
+        fit = make_fit(model, series, draws, statistics, choices, seed)
+    if failure is not None:
+        kept = 0 if fit is None else fit.posterior.sizes["draw"]
+        raise DivergenceError(
+            f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
+            f"finite; {kept} draws before that are kept in this error's `fit`. "
+            "Use a smaller step_size, or more windows per batch",
+            fit,
+        )
+    assert fit is not None
+    return fit
+
+
+Chain = Callable[[int, Array, Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]], None]
+
+
+def _run_chains(
+    chain: Chain, num_chains: int, key: Array
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]], _Diverged | None]:
+    """Run the chains side by side, one thread each, as many at a time as there are cores."""
+    draws: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_chains)]
+    statistics: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_chains)]
+    stop = threading.Event()
+
+    @double
+    def run(index: int) -> None:
+        def keep(drawn: dict[str, np.ndarray], about: dict[str, np.ndarray]) -> None:
+            draws[index].append(drawn)
+            statistics[index].append(about)
+            if stop.is_set():
+                raise _Stopped
+
+        try:
+            chain(index, jax.random.fold_in(key, index), keep)
+        except _Stopped:
+            pass
+        except BaseException:
+            stop.set()
+            raise
+
+    failure = None
+    with ThreadPoolExecutor(min(num_chains, os.cpu_count() or 1)) as pool:
+        futures = [pool.submit(run, index) for index in range(num_chains)]
+        try:
+            for future in futures:
+                try:
+                    future.result()
+                except _Diverged as diverged:
+                    failure = failure or diverged
+        except BaseException:
+            stop.set()
+            raise
+    return [_join(d) for d in draws], [_join(s) for s in statistics], failure
+
+
+class _Stopped(Exception):
+    """Another chain failed, or the user interrupted."""
+
+
+def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    if not parts:
+        return {"": np.empty((0,))}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _langevin_chain(
+    sampler: Sampler,
+    tuned: Tuned,
+    T: int,
+    init: Any,
+    num_warmup: int,
+    num_samples: int,
+    thin: int,
+    bar: Progress,
+) -> Chain:
+    """Return a function that runs one chain of a gradient sampler."""
+    estimator, source, pilot = tuned.estimator, tuned.source, tuned.pilot
+    decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
+    capacity = max(_chunks(num_samples))
+
+    def advance(
+        key: Array, coords: Any, first: int, epsilon: float, count: int, every: int, tame: float
+    ) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
+        coords, kept = _advance(
+            source,
+            pilot,
+            key,
+            coords,
+            jnp.asarray(first),
+            jnp.asarray(epsilon),
+            jnp.asarray(float(T)),
+            jnp.asarray(count),
+            jnp.asarray(every),
+            jnp.asarray(tame),
+            estimator=estimator,
+            sampler=sampler,
+            decay=decay,
+            capacity=capacity,
+        )
+        return coords, {name: np.asarray(u)[:count] for name, u in kept.items()}
+
+    def chain(index: int, key: Array, keep: Any) -> None:
+        key_start, key = jax.random.split(key)
+        coords = {n: jnp.asarray(u) for n, u in tuned.center.items()}
+        if not isinstance(init, Mapping):
+            coords = disperse(estimator.model, coords, pilot, key_start, T)
+        epsilon, first, halvings = tuned.epsilon, 0, 0
+        for size in _chunks(num_warmup):
+            while True:
+                # After a restart steps go on counting: the same noise might lead to the same end.
+                last, drawn = advance(key, coords, first, epsilon, 1, size, 1.0)
+                first += size
+                bad = _first_non_finite(drawn)
+                if bad is None:
+                    break
+                halvings += 1
+                if halvings > _MAX_HALVINGS:
+                    raise _Diverged(index, first, bad[1])
+                epsilon /= 2
+            coords = last
+            bar.advance(size, float(log_posterior(estimator, source, key, coords)))
+        for size in _chunks(num_samples):
+            coords, drawn = advance(key, coords, first, epsilon, size, thin, 0.0)
+            bad = _first_non_finite(drawn)
+            if bad is not None:
+                raise _Diverged(index, first + bad[0] * thin, bad[1])
+            steps = first + thin * (1 + np.arange(size))
+            sizes = np.full(size, epsilon) if decay is None else np.asarray(decay(steps))
+            first += size * thin
+            lp = float(log_posterior(estimator, source, key, coords))
+            params = _to_params(estimator.model, drawn)
+            keep(
+                {n: np.asarray(p) for n, p in params.items()},
+                {"step_size": sizes, "lp": np.full(size, lp)},
+            )
+            bar.advance(size * thin, lp)
+
+    return chain
+
+
+@functools.partial(jax.jit, static_argnames=("estimator", "sampler", "decay", "capacity"))
+def _advance(
+    source: Source,
+    pilot: Any,
+    key: Array,
+    coords: dict[str, Array],
+    first: Any,
+    epsilon: Any,
+    T: Any,
+    num_draws: Any,
+    thin: Any,
+    tame: Any,
+    *,
+    estimator: Estimator,
+    sampler: Sampler,
+    decay: Decay | None,
+    capacity: int,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Take num_draws · thin steps, keeping every thin-th in an array of `capacity` draws.
+
+    Step t uses the key folded with t alone, so that chunks, stops and resumes change nothing. Counts
+    are traced: warm-up, chunks and the last, shorter one share one compiled program.
+    """
+
+    def step(t: Array, coords: dict[str, Array]) -> dict[str, Array]:
+        key_windows, key_noise = jax.random.split(jax.random.fold_in(key, t))
+        statistics = estimator(source, key_windows, coords)
+        h = (epsilon if decay is None else decay(t)) / T
+        return sampler.step(key_noise, estimator.model, coords, statistics, h, pilot, tame=tame)
+
+    def draw(n: Array, carry: Any) -> Any:
+        coords, kept = carry
+        begin = first + n * thin
+        coords = lax.fori_loop(begin, begin + thin, step, coords)
+        return coords, {name: kept[name].at[n].set(u) for name, u in coords.items()}
+
+    kept = {name: jnp.zeros((capacity, *u.shape), u.dtype) for name, u in coords.items()}
+    return lax.fori_loop(0, num_draws, draw, (coords, kept))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _to_params(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
+    return jax.vmap(model.to_params)(coords)
+
+
+def _gibbs_chain(
+    model: Model,
+    series: Series,
+    center: dict[str, Array],
+    init: Any,
+    num_warmup: int,
+    num_samples: int,
+    thin: int,
+    bar: Progress,
+) -> Chain:
+    """Return a function that runs one chain of Gibbs sweeps."""
+    sweep = Sweep(model, series)
+
+    def chain(index: int, key: Array, keep: Any) -> None:
+        coords = {n: jnp.asarray(u) for n, u in center.items()}
+        for t in range(num_warmup + num_samples * thin):
+            coords = sweep(jax.random.fold_in(key, t), coords)
+            bar.advance(1)
+            if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
+                drawn = {n: u[None] for n, u in coords.items()}
+                bad = _first_non_finite(drawn)
+                if bad is not None:
+                    raise _Diverged(index, t, bad[1])
+                keep({n: np.asarray(p) for n, p in _to_params(model, drawn).items()}, {})
+
+    return chain
+
+
+def _first_non_finite(drawn: Mapping[str, Array]) -> tuple[int, str] | None:
+    """Return the first draw with a value that is not finite, and the parameter's name."""
+    found = []
+    for name, values in drawn.items():
+        bad = ~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(1)
+        if bad.any():
+            found.append((int(np.argmax(bad)), name))
+    return min(found, default=None)
+
+
+def _chunks(total: int) -> list[int]:
+    """Cut `total` into at most `_CHUNKS` equal pieces and a rest."""
+    size = max(1, -(-total // _CHUNKS))
+    return [size] * (total // size) + ([total % size] if total % size else [])
+
+
+def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:
+    """Return warm-up steps and steps per draw: ten and a quarter relaxation times 1/ε of a block."""
+    relaxation = 1 / tuned.epsilon
+    warmup = int(np.clip(10 * relaxation, 100, 5000)) if num_warmup == "auto" else int(num_warmup)
+    every = int(np.clip(relaxation / 4, 1, 100)) if thin == "auto" else int(thin)
+    return warmup, every
+
+
+def _check_arguments(
+    sampler: Any,
+    windows: Any,
+    num_samples: Any,
+    num_chains: Any,
+    num_warmup: Any,
+    thin: Any,
+    control_variate: Any,
+    init: Any,
+) -> None:
+    if not hasattr(sampler, "step") and not isinstance(sampler, Gibbs):
+        raise TypeError(f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {sampler!r}")
+    if not isinstance(windows, Windows) and windows != "auto":
+        raise TypeError(f"windows must be 'auto' or a Windows; got {windows!r}")
+    check_size("num_samples", num_samples)
+    check_size("num_chains", num_chains)
+    if num_warmup != "auto":
+        check_size("num_warmup", num_warmup)
+    if thin != "auto":
+        check_size("thin", thin)
+    if control_variate not in (True, False, "auto"):
+        raise ValueError(f"control_variate must be True, False or 'auto'; got {control_variate!r}")
+    if not isinstance(init, Mapping) and init not in ("kmeans", "prior"):
+        raise ValueError(f"init must be 'kmeans', 'prior' or a dict of parameters; got {init!r}")

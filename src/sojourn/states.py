@@ -1,0 +1,92 @@
+"""The hidden states of a series at one value of the parameters."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sojourn.metrics import raw_units
+from sojourn.models.base import Model, Params, check_lags
+from sojourn.passes import best_states, state_marginals
+from sojourn.series import Series, as_series
+
+if TYPE_CHECKING:
+    import xarray
+
+Method = Literal["viterbi", "marginal"]
+
+
+def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
+    """Return the probability of each state at each row given the whole series.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+
+    Returns:
+        A dataset over `time`, all series one after the other, with `probability` (time, label) and the
+        coordinates `series` and `t`, the row within its series. Rows that only serve as lags are NaN.
+        The attribute `discrepancy` is the largest difference of messages where windows meet.
+    """
+    series, marginals, gap = _marginals(model, params, data)
+    return _dataset(model, series, {"probability": marginals}, gap)
+
+
+def decode(
+    model: Model, params: Params, data: Any, method: Method = "viterbi"
+) -> "xarray.Dataset":
+    """Return the most probable path, or the most probable state of each row, with probabilities.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        method: "viterbi" for the most probable path; "marginal" for each row on its own.
+
+    Returns:
+        The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags.
+    """
+    check_method(method)
+    series, marginals, gap = _marginals(model, params, data)
+    if method == "marginal":
+        path = marginals.argmax(1)
+    else:
+        raw, coords = raw_units(model, params)
+        path, path_gap = best_states(raw, coords, series)
+        gap = max(gap, path_gap)
+    return _dataset(model, series, {"probability": marginals, "state": path}, gap)
+
+
+def check_method(method: str) -> None:
+    if method not in ("viterbi", "marginal"):
+        raise ValueError(f"method must be 'viterbi' or 'marginal'; got {method!r}")
+
+
+def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndarray, float]:
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    raw, coords = raw_units(model, params)
+    marginals, gap = state_marginals(raw, coords, series)
+    return series, marginals, gap
+
+
+def _dataset(
+    model: Model, series: Series, results: dict[str, np.ndarray], gap: float
+) -> "xarray.Dataset":
+    import xarray
+
+    lengths = np.asarray(series.lengths)
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    t = np.concatenate([np.arange(n) for n in lengths])
+    kept = t >= model.num_lags
+    variables = {}
+    for name, values in results.items():
+        fill = -1 if values.dtype.kind == "i" else np.nan
+        whole = np.full((len(t), *values.shape[1:]), fill, dtype=values.dtype)
+        whole[kept] = values
+        variables[name] = (("time", "label")[: whole.ndim], whole)
+    return xarray.Dataset(
+        variables,
+        coords={"series": ("time", which), "t": ("time", t)},
+        attrs={"discrepancy": gap},
+    )

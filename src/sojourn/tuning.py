@@ -1,0 +1,281 @@
+"""What is chosen before sampling: start, windows, metric, control variate, step size.
+
+Start: several starts, a few steps of stochastic EM on windows from each, the best kept by its
+log-posterior on fresh windows, then more EM with averaging to the neighbourhood of the mode.
+
+Step size: stationary variances are inflated by gradient noise and by discretisation (`MATH.md` §3.2),
+
+    var / var_posterior = (1 + (h/2) λ_max(Eᵀ Σ_g E)) / (1 − ε λ / 2);
+
+ε is the largest that keeps both excesses under 5%.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.batch import Seam
+from sojourn.blocks import Pilot
+from sojourn.buffers import choose, window_gradients
+from sojourn.dynamics import Decay, Sampler
+from sojourn.gradients import Center, Estimator, Source, full, windowed
+from sojourn.models.base import Coords, Model
+from sojourn.passes import full_statistics
+from sojourn.series import Series, Windows
+
+# Excess of the stationary variance allowed from discretisation, ε λ / 2, and from gradient noise.
+EXCESS = 0.05
+
+# Up to this many rows a full pass costs no more than a good batch of windows.
+_FULL_ROWS = 16_384
+
+# Starts tried for each `init`: k-means alone misses regimes that differ in their dynamics only.
+_STARTS = {"kmeans": ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior"), "prior": ("prior",) * 8}
+_SHORT_EM = 60
+_LONG_EM = 200
+_NOISE_WINDOWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """Everything fixed before sampling.
+
+    Attributes:
+        estimator: Estimator of the statistics.
+        source: What it reads.
+        pilot: Constants of the metric.
+        epsilon: Step size ε; the schedule's first value for a `Decay`.
+        center: Coordinates near the mode.
+        choices: What was chosen, by name, for the user.
+    """
+
+    estimator: Estimator
+    source: Source
+    pilot: Mapping[str, Pilot]
+    epsilon: float
+    center: dict[str, Array]
+    choices: dict[str, Any]
+
+
+def num_rows(model: Model, series: Series) -> int:
+    """Rows T of the likelihood: all rows after the lags."""
+    return series.num_rows - model.num_lags * len(series.lengths)
+
+
+def find_start(
+    model: Model, series: Series, init: Any, key: Array, *, refine: bool
+) -> dict[str, Array]:
+    """Return coordinates near the mode, or those of the parameters given as `init`."""
+    estimator, source = _em_estimator(model, series)
+    key_em, key_score = jax.random.split(key)
+    if isinstance(init, Mapping):
+        starts = [model.to_coords(init)]
+    else:
+        methods = _STARTS[init]
+        seeds = np.asarray(jax.random.randint(key, (len(methods),), 0, 2**30))
+        starts = [
+            model.initial_coords(series, method, int(seed))
+            for method, seed in zip(methods, seeds, strict=True)
+        ]
+        starts = [_em(estimator, source, key_em, s, _SHORT_EM) for s in starts]
+    scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
+    best = starts[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
+    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
+
+
+def tune(
+    model: Model,
+    series: Series,
+    sampler: Sampler,
+    windows: Windows | str,
+    control_variate: bool | str,
+    center: dict[str, Array],
+    key: Array,
+) -> Tuned:
+    """Choose windows, metric, control variate and step size at `center`."""
+    T = num_rows(model, series)
+    key_buffer, key_noise = jax.random.split(key)
+    statistics, tiles = full_statistics(model, center, series)
+    pilot = jax.tree.map(jnp.asarray, model.pilot(statistics, float(T)))
+    choices: dict[str, Any] = {}
+    if windows == "auto":
+        if T <= _FULL_ROWS:
+            windows = Windows.full()
+        else:
+            shape = Windows(min(200, max(series.lengths) - model.num_lags), 0, 64)
+            buffer, error = choose(model, series, shape, sampler, center, pilot, key_buffer)
+            windows = Windows(shape.length, buffer, shape.batch)
+            choices["buffer_error"] = error
+    assert isinstance(windows, Windows)
+    if windows.is_full:
+        estimator, source = full(model, series, tiles)
+        noise = 0.0
+        choices |= {"windows": "full", "buffer": tiles.buffer, "control_variate": False}
+    else:
+        estimator, source = windowed(model, series, windows)
+        noise = gradient_noise(estimator, sampler, source, center, pilot, key_noise, T)
+        varied = source._replace(center=Center(dict(center), statistics))
+        use = control_variate is True
+        if control_variate == "auto":
+            lower = gradient_noise(estimator, sampler, varied, center, pilot, key_noise, T)
+            use = lower < noise
+            noise = min(lower, noise)
+        source = varied if use else source
+        choices |= {
+            "length": windows.length,
+            "buffer": windows.buffer,
+            "batch": windows.batch,
+            "scheme": windows.scheme,
+            "control_variate": use,
+        }
+    epsilon = step_size(sampler, model, center, pilot, noise, T)
+    choices |= {"step_size": epsilon, "noise_fraction": epsilon / T / 2 * noise}
+    return Tuned(estimator, source, pilot, epsilon, dict(center), choices)
+
+
+def step_size(
+    sampler: Sampler,
+    model: Model,
+    coords: Coords,
+    pilot: Mapping[str, Pilot],
+    noise: float,
+    T: int,
+) -> float:
+    """Return ε: the user's, or the largest with both excesses of the variance under 5%."""
+    if isinstance(sampler.step_size, Decay):
+        return sampler.step_size.initial
+    if sampler.step_size != "auto":
+        return float(sampler.step_size)
+    curvature = float(_curvature(sampler, model, coords, pilot))
+    limit = 2 * EXCESS / curvature
+    return float(min(limit, 2 * EXCESS * T / noise) if noise > 0 else limit)
+
+
+def gradient_noise(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    center: Coords,
+    pilot: Mapping[str, Pilot],
+    key: Array,
+    T: int,
+) -> float:
+    """Return λ_max(Eᵀ Σ_g E) of one step's gradient, measured about two posterior sds from the centre.
+
+    A control variate is exact at its centre, so its noise must be measured where chains go.
+    """
+    white = []
+    W = estimator.windows.batch
+    keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
+    for k in keys:
+        key_place, key_windows = jax.random.split(k)
+        place = disperse(estimator.model, center, pilot, key_place, T)
+        found = window_gradients(estimator, sampler, source, key_windows, place, pilot)
+        white.append(np.asarray(found))
+    if W == 1:
+        deviations = np.concatenate(white) - np.mean(np.concatenate(white), 0)
+        count = len(deviations) - 1
+    else:
+        deviations = np.concatenate([w - w.mean(0) for w in white])
+        count = len(deviations) - len(white)
+    return float(W * np.linalg.norm(deviations, 2) ** 2 / count)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def disperse(
+    model: Model, center: Coords, pilot: Mapping[str, Pilot], key: Array, T: Any
+) -> dict[str, Array]:
+    """Return coordinates about two complete-data posterior sds from the centre."""
+    moved: dict[str, Array] = {}
+    for block, block_key in zip(
+        model.blocks, jax.random.split(key, len(model.blocks)), strict=True
+    ):
+        own = {n: jnp.asarray(center[n]) for n in block.names}
+        keys = dict(zip(own, jax.random.split(block_key, len(own)), strict=True))
+        noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
+        step = block.sqrt_metric(own, noise, pilot[block.names[0]])
+        # Directions that the data hardly inform are not moved further than the prior's order of one.
+        moved |= {n: own[n] + jnp.clip(2 * step[n] / jnp.sqrt(T), -1, 1) for n in own}
+    return moved
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
+    """Return an estimate of the log-posterior from the windows of one step."""
+    model = estimator.model
+
+    def score(batch: Any) -> Array:
+        nowhere = jnp.zeros(batch.weight.shape[1], int)
+        seam = Seam(nowhere, nowhere)
+        return model.window_scores(coords, batch, seam, estimator.missing)[0].sum()
+
+    if source.tiles is not None:
+        total = jax.lax.map(score, source.tiles).sum()
+    else:
+        total = score(estimator.batch(source, key))
+    return total + model.log_prior(coords)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _curvature(
+    sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[str, Pilot]
+) -> Array:
+    """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric.
+
+    One for SGRLD, whose metric is the inverse of that information.
+    """
+    largest = []
+    for block in model.blocks:
+        own = {n: jnp.asarray(coords[n]) for n in block.names}
+        flat, unravel = jax.flatten_util.ravel_pytree(own)
+        own_pilot = pilot[block.names[0]]
+        # The information is F Fᵀ with F = E⁻ᵀ, E the root of the block's own metric.
+        root = jax.jacfwd(
+            lambda v, own=own, p=own_pilot, b=block, r=unravel: jax.flatten_util.ravel_pytree(
+                b.sqrt_metric(own, r(v), p)
+            )[0]
+        )(flat)
+        information_root = jnp.linalg.inv(root).T
+        white = jax.vmap(
+            lambda g, r=unravel: jax.flatten_util.ravel_pytree(
+                sampler.whiten(model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, pilot)
+            )[0]
+        )(information_root.T)
+        largest.append(jnp.linalg.norm(white, 2) ** 2)
+    return jnp.max(jnp.stack(largest))
+
+
+def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
+    longest = max(series.lengths) - model.num_lags
+    windows = Windows(min(200, longest), 32, 64)
+    return windowed(model, series, windows)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _em(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, num_steps: Any
+) -> dict[str, Array]:
+    """Climb by stochastic EM: running averages of windowed statistics, then the M-step.
+
+        s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
+    """
+    model = estimator.model
+
+    def step(t: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        coords, average = carry
+        found = estimator(source, jax.random.fold_in(key, t), coords)
+        rate = (t + 1.0) ** -0.6
+        average = jax.tree.map(lambda s, new: s + rate * (new - s), average, found)
+        return model.center(average), average
+
+    coords = {n: jnp.asarray(u) for n, u in coords.items()}
+    shapes = jax.eval_shape(estimator, source, key, coords)
+    average = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.fori_loop(0, num_steps, step, (coords, average))[0]
