@@ -27,5 +27,5 @@ def double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def to_host(tree: Any) -> Any:
-    """Turn the arrays of a result into NumPy's, which keep 64 bits outside; traced values stay."""
-    return jax.tree.map(lambda x: x if isinstance(x, jax.core.Tracer) else np.asarray(x), tree)
+    """Turn the arrays of a result into NumPy's, writable and of 64 bits outside; traced values stay."""
+    return jax.tree.map(lambda x: x if isinstance(x, jax.core.Tracer) else np.array(x), tree)

@@ -350,10 +350,10 @@ def _chunks(total: int) -> list[int]:
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:
-    """Return warm-up steps and steps per draw: ten and a quarter relaxation times 1/ε of a block."""
+    """Return warm-up steps and steps per draw: twenty and half a relaxation time 1/ε of a block."""
     relaxation = 1 / tuned.epsilon
-    warmup = int(np.clip(10 * relaxation, 100, 5000)) if num_warmup == "auto" else int(num_warmup)
-    every = int(np.clip(relaxation / 4, 1, 100)) if thin == "auto" else int(thin)
+    warmup = int(np.clip(20 * relaxation, 200, 10_000)) if num_warmup == "auto" else int(num_warmup)
+    every = int(np.clip(relaxation / 2, 1, 100)) if thin == "auto" else int(thin)
     return warmup, every
 
 
@@ -367,17 +367,27 @@ def _check_arguments(
     control_variate: Any,
     init: Any,
 ) -> None:
-    if not hasattr(sampler, "step") and not isinstance(sampler, Gibbs):
+    if isinstance(sampler, type) or not (hasattr(sampler, "step") or isinstance(sampler, Gibbs)):
         raise TypeError(f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {sampler!r}")
-    if not isinstance(windows, Windows) and windows != "auto":
-        raise TypeError(f"windows must be 'auto' or a Windows; got {windows!r}")
+    if not isinstance(windows, Windows):
+        _check_choice("windows", windows, ("auto",), "a Windows")
     check_size("num_samples", num_samples)
     check_size("num_chains", num_chains)
-    if num_warmup != "auto":
-        check_size("num_warmup", num_warmup)
-    if thin != "auto":
-        check_size("thin", thin)
-    if control_variate not in (True, False, "auto"):
-        raise ValueError(f"control_variate must be True, False or 'auto'; got {control_variate!r}")
-    if not isinstance(init, Mapping) and init not in ("kmeans", "prior"):
-        raise ValueError(f"init must be 'kmeans', 'prior' or a dict of parameters; got {init!r}")
+    for name, value in (("num_warmup", num_warmup), ("thin", thin)):
+        if isinstance(value, str):
+            _check_choice(name, value, ("auto",), "an integer")
+        else:
+            check_size(name, value)
+    if not isinstance(control_variate, bool):
+        _check_choice("control_variate", control_variate, ("auto",), "True or False")
+    if not isinstance(init, Mapping):
+        _check_choice("init", init, ("kmeans", "prior"), "a dict of parameters")
+
+
+def _check_choice(name: str, value: Any, words: tuple[str, ...], other: str) -> None:
+    """Raise unless `value` is one of the words; `other` says what else would do."""
+    expected = f"{name} must be {', '.join(map(repr, words))} or {other}"
+    if not isinstance(value, str):
+        raise TypeError(f"{expected}; got {type(value).__name__}")
+    if value not in words:
+        raise ValueError(f"{expected}; got {value!r}")

@@ -10,6 +10,7 @@ Step size: stationary variances are inflated by gradient noise and by discretisa
 ε is the largest that keeps both excesses under 5%.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ _FULL_ROWS = 16_384
 # Starts tried for each `init`: k-means alone misses regimes that differ in their dynamics only.
 _STARTS = {"kmeans": ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior"), "prior": ("prior",) * 8}
 _SHORT_EM = 60
+
+# Share of the variance that gradient noise may add where the step size is not limited by it, and the
+# fewest windows worth a step's fixed cost.
+_SMALL_NOISE = 0.01
+_MIN_BATCH = 16
+
 _LONG_EM = 200
 _NOISE_WINDOWS = 1024
 
@@ -105,6 +112,7 @@ def tune(
     statistics, tiles = full_statistics(model, center, series)
     pilot = jax.tree.map(jnp.asarray, model.pilot(statistics, float(T)))
     choices: dict[str, Any] = {}
+    fit_batch = windows == "auto"
     if windows == "auto":
         if T <= _FULL_ROWS:
             windows = Windows.full()
@@ -128,6 +136,14 @@ def tune(
             use = lower < noise
             noise = min(lower, noise)
         source = varied if use else source
+        epsilon = step_size(sampler, model, center, pilot, noise, T)
+        spare = _SMALL_NOISE / (epsilon / T / 2 * noise)
+        if fit_batch and spare >= 2:
+            # Noise falls as one over the batch: give up windows that do not pay for themselves.
+            batch = max(_MIN_BATCH, int(windows.batch / spare))
+            noise *= windows.batch / batch
+            windows = dataclasses.replace(windows, batch=batch)
+            estimator = dataclasses.replace(estimator, windows=windows)
         choices |= {
             "length": windows.length,
             "buffer": windows.buffer,

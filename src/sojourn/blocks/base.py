@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
 Params = Mapping[str, Any]
@@ -109,8 +110,6 @@ class Block(abc.ABC):
 
 def freeze(value: Any) -> Any:
     """Turn an array into nested tuples, so that what holds it can be compared and hashed."""
-    if isinstance(value, tuple | list):
-        return tuple(freeze(v) for v in value)
-    if getattr(value, "ndim", 0):
-        return tuple(freeze(v) for v in value)
-    return value if value is None or isinstance(value, bool | int | float) else value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    return tuple(freeze(v) for v in value) if isinstance(value, list) else value

@@ -96,13 +96,15 @@ class Regression(Block):
         _, psi = self.unpack(coords)
         inverse = solve_lower(psi, jnp.broadcast_to(_eye(self.dim, psi), psi.shape))
         covariance = matmul(_t(inverse), inverse)
-        return {self.matrix: coords[self.matrix], self.covariance: _states_first(covariance)}
+        matrix = jnp.asarray(coords[self.matrix])
+        return {self.matrix: matrix, self.covariance: _states_first(covariance)}
 
     def unpack(self, coords: Coords) -> tuple[Array, Array]:
         """Return A (d, q, *K) and ψ (d, d, *K)."""
         A = jnp.asarray(coords[self.matrix])
         A = A[..., None] if self.vector else A
-        return _states_last(A), _states_last(_unpack(coords[self.covariance], self.dim))
+        packed = jnp.asarray(coords[self.covariance])
+        return _states_last(A), _states_last(_unpack(packed, self.dim))
 
     def log_prior(self, coords: Coords) -> Array:
         """Return the matrix-normal–Wishart density with the Jacobians of `MATH.md` §4.2."""
@@ -180,7 +182,8 @@ class Regression(Block):
         _, psi = self.unpack(coords)
         v = jnp.asarray(vector[self.matrix])
         v = _states_last(v[..., None] if self.vector else v)
-        w = _states_last(_unpack(vector[self.covariance], self.dim, log_diagonal=False))
+        packed = jnp.asarray(vector[self.covariance])
+        w = _states_last(_unpack(packed, self.dim, log_diagonal=False))
         v = matmul(solve_lower_transposed(psi, v), _states_last(pilot.whitener))
         w = matmul(psi, w * _noise_scale(self.dim, w))
         root = jnp.sqrt(pilot.occupancy)
@@ -262,7 +265,8 @@ class Regression(Block):
         """Turn a gradient in coordinates into gradients of A and of plain ψ."""
         v = jnp.asarray(vector[self.matrix])
         v = _states_last(v[..., None] if self.vector else v)
-        G = _states_last(_unpack(vector[self.covariance], self.dim, log_diagonal=False))
+        packed = jnp.asarray(vector[self.covariance])
+        G = _states_last(_unpack(packed, self.dim, log_diagonal=False))
         return v, G / _log_scale(psi)
 
     def _pack_vector(self, v: Array, w: Array, psi: Array) -> dict[str, Array]:
@@ -350,7 +354,6 @@ def _pack(M: Array, *, log_diagonal: bool = True) -> Array:
 def _unpack(packed: Array, d: int, *, log_diagonal: bool = True) -> Array:
     """Invert `_pack`."""
     rows, columns = np.tril_indices(d)
-    packed = jnp.asarray(packed)
     if log_diagonal:
         diagonal = rows == columns
         packed = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, packed, 0.0)), packed)

@@ -113,9 +113,9 @@ def expected_moments(
 
 
 def sample(
-    Pi: Float[Array, "K K"], filtered: Filtered, uniform: Float[Array, "L+1 W"]
-) -> Int[Array, "L+1 W"]:
-    """Draw the states backward, `uniform[t]` deciding state t; row 0 is the state before the first.
+    Pi: Float[Array, "K K"], filtered: Filtered, uniform: Float[Array, "N W"]
+) -> Int[Array, "N W"]:
+    """Draw the N = L + 1 states backward, `uniform[t]` deciding state t; state 0 is before the first row.
 
     The draw is by inverse cumulative probability, so windows that share a stretch of rows and its
     uniform numbers draw the same states there as soon as they have met once.
@@ -133,7 +133,7 @@ def sample(
 
 def sampled_moments(
     num_states: int,
-    states: Int[Array, "L+1 W"],
+    states: Int[Array, "N W"],
     weight: Float[Array, "L W"],
     features: Float[Array, "L J F W"],
 ) -> Moments:

@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array, lax
 
 from sojourn.blocks import Regression, Transition
-from sojourn.blocks.base import freeze
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
@@ -61,11 +60,9 @@ class ARHMM(RegimeModel):
         check_size("num_states", self.num_states)
         check_size("emission_dim", self.emission_dim)
         check_size("num_lags", self.num_lags)
-        for name in ("concentration", "prior_mean", "column_covariance", "scale"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, freeze(np.asarray(value, dtype=float)))
         self.check_initial()
+        D, q = self.emission_dim, self.emission_dim * self.num_lags
+        self.check_priors({"prior_mean": (D, q), "column_covariance": (q, q)})
         _ = self.blocks  # priors are checked by the blocks they make
 
     @functools.cached_property
@@ -142,7 +139,7 @@ class ARHMM(RegimeModel):
             z = markov_chain(key_states, values["transition_matrix"], law, num_timesteps)
             noise = jax.random.normal(key_noise, (num_timesteps, self.emission_dim))
             y = _autoregress(values["A"], jnp.linalg.cholesky(values["Q"]), z, noise)
-            return {"z": np.asarray(z)}, np.asarray(y)
+            return {"z": np.array(z)}, np.array(y)
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray]:
         scale = np.ones(self.emission_dim) if self.units is None else np.asarray(self.units.scale)

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from sojourn._precision import double, to_host
+from sojourn._validation import check_array, check_covariance
 from sojourn.batch import Batch, Edges, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.series import Series, as_series
@@ -206,9 +207,11 @@ class Model(abc.ABC):
         return jnp.asarray(np.ascontiguousarray(values.T))
 
     def check_params(self, params: Params) -> dict[str, Array]:
-        """Check names, shapes and finiteness; constraints are the blocks' own."""
+        """Check names, shapes, finiteness and constraints; returns arrays of floats."""
+        if not isinstance(params, Mapping):
+            raise TypeError(f"expected a dict of parameters; got {type(params).__name__}")
         shapes = self.param_shapes
-        unknown = sorted(set(params) - set(shapes))
+        unknown = sorted(set(params) - set(shapes), key=str)
         absent = sorted(set(shapes) - set(params))
         if unknown or absent:
             raise ValueError(
@@ -219,10 +222,11 @@ class Model(abc.ABC):
         checked = {}
         for name, shape in shapes.items():
             value = params[name]
-            if np.shape(value) != shape:
-                raise ValueError(f"{name} must have shape {shape}; got {np.shape(value)}")
             if not isinstance(value, jax.core.Tracer):
-                _check_values(name, np.asarray(value, dtype=float), self.param_dims[name])
+                value = check_array(name, value, shape)
+                _check_constraint(name, value, self.param_dims[name])
+            elif value.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}; got shape {value.shape}")
             checked[name] = jnp.asarray(value)
         return checked
 
@@ -248,16 +252,12 @@ def check_lags(model: Model, series: Series) -> None:
         )
 
 
-def _check_values(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:
-    if not np.all(np.isfinite(value)):
-        raise ValueError(f"{name} must be finite")
-    if dims[-1] == "to_state" and (
-        np.any(value < 0) or not np.allclose(value.sum(-1), 1.0, atol=1e-6)
-    ):
-        raise ValueError(f"{name} must have rows of probabilities that sum to one")
-    covariance = len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis"
-    if covariance and (
-        not np.allclose(value, np.swapaxes(value, -1, -2), rtol=1e-6)
-        or np.any(np.linalg.eigvalsh(value)[..., 0] <= 0)
-    ):
-        raise ValueError(f"{name} must be symmetric and positive definite")
+def _check_constraint(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:
+    if dims[-1] == "to_state":
+        total = value.sum(-1)
+        if np.any(value < 0) or not np.allclose(total, 1.0, atol=1e-6):
+            worst = int(np.argmax(np.abs(total - 1)))
+            got = f"{value.min():.6g}" if np.any(value < 0) else f"{total[worst]:.6g} in row {worst}"
+            raise ValueError(f"{name} must have rows of probabilities that sum to one; got {got}")
+    if len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis":
+        check_covariance(name, value)

@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 
 from sojourn.blocks import Regression, Transition
-from sojourn.blocks.base import freeze
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
@@ -55,11 +54,8 @@ class GaussianHMM(RegimeModel):
         check_size("num_states", self.num_states)
         check_size("emission_dim", self.emission_dim)
         check_positive("mean_precision", self.mean_precision)
-        for name in ("concentration", "prior_mean", "scale"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, freeze(np.asarray(value, dtype=float)))
         self.check_initial()
+        self.check_priors({"prior_mean": (self.emission_dim,)})
         _ = self.blocks  # priors are checked by the blocks they make
 
     @functools.cached_property
@@ -130,7 +126,7 @@ class GaussianHMM(RegimeModel):
             roots = jnp.linalg.cholesky(values["covariances"])
             noise = jax.random.normal(key_noise, (num_timesteps, self.emission_dim))
             y = values["means"][z] + jnp.einsum("tij,tj->ti", roots[z], noise)
-            return {"z": np.asarray(z)}, np.asarray(y)
+            return {"z": np.array(z)}, np.array(y)
 
     def _location(self, location: np.ndarray) -> np.ndarray:
         return location

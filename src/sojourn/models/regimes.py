@@ -16,7 +16,7 @@ from jax import Array
 
 from sojourn._linalg import cholesky, matmul, solve_lower
 from sojourn._precision import double
-from sojourn._validation import check_seed
+from sojourn._validation import check_array, check_covariance, check_positive, check_seed
 from sojourn.batch import Batch, Edges, Seam, edges
 from sojourn.blocks import (
     Regression,
@@ -24,6 +24,7 @@ from sojourn.blocks import (
     Transition,
     TransitionStatistics,
 )
+from sojourn.blocks.base import freeze
 from sojourn.messages import discrete
 from sojourn.models.base import Coords, Model, check_lags
 from sojourn.models.initialization import kmeans_coords, prior_coords
@@ -40,6 +41,7 @@ class RegimeModel(Model):
     """A Markov chain that selects a regression."""
 
     num_states: int
+    dof: float | None
     initial: Any
 
     @property
@@ -96,12 +98,31 @@ class RegimeModel(Model):
         """Check `initial` and make it hashable."""
         if self.initial is None:
             return
-        law = np.asarray(self.initial, dtype=float)
-        if law.shape != (self.num_states,) or np.any(law < 0) or not np.isclose(law.sum(), 1):
-            raise ValueError(
-                f"initial must be {self.num_states} probabilities that sum to one; got {law}"
-            )
+        law = check_array("initial", self.initial, (self.num_states,))
+        if np.any(law < 0) or not np.isclose(law.sum(), 1):
+            got = f"{law.min():.6g}" if np.any(law < 0) else f"the sum {law.sum():.6g}"
+            raise ValueError(f"initial must be probabilities that sum to one; got {got}")
         object.__setattr__(self, "initial", tuple(map(float, law)))
+
+    def check_priors(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Check the priors, those with these shapes and those common to all, and make them hashable."""
+        K, D = self.num_states, self.emission_dim
+        allowed = {name: [shape] for name, shape in shapes.items()}
+        allowed |= {"concentration": [(), (K, K)], "scale": [(D, D)]}
+        for name, given in allowed.items():
+            value = getattr(self, name)
+            if value is None and name != "concentration":
+                continue
+            value = check_array(name, value, *given)
+            if name == "concentration" and np.any(value <= 0):
+                raise ValueError(f"concentration must be positive; got {value.min():.6g}")
+            if name in ("scale", "column_covariance"):
+                check_covariance(name, value)
+            object.__setattr__(self, name, freeze(value))
+        if self.dof is not None:
+            check_positive("dof", self.dof)
+            if self.dof <= D - 1:
+                raise ValueError(f"dof must exceed emission_dim - 1 = {D - 1}; got {self.dof}")
 
     def filter(
         self, coords: Coords, batch: Batch, missing: Missing

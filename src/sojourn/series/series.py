@@ -51,10 +51,14 @@ class Series:
             rows = self.values
         low, location, high = np.nanquantile(rows, [0.25, 0.5, 0.75], axis=0)
         scale = (high - low) / 1.3489795  # 2 Φ⁻¹(3/4)
-        deviation = np.nanstd(rows, axis=0)
+        # The deviation of equal values may be a rounding above zero.
+        varies = np.nanmin(rows, axis=0) < np.nanmax(rows, axis=0)
+        deviation = np.where(varies, np.nanstd(rows, axis=0), 0.0)
         # A narrow centre under wide tails or rare far states must not make the scale absurdly small.
         scale = np.where(scale > 0.05 * deviation, scale, deviation)
-        constant = np.nanstd(self.values, axis=0) == 0 if np.any(scale == 0) else scale == 0
+        if np.all(scale > 0):
+            return location, scale
+        constant = np.nanmin(self.values, axis=0) == np.nanmax(self.values, axis=0)
         if np.any(constant):
             name = self.columns[int(np.argmax(constant))]
             raise ValueError(f"column {name!r} is constant; drop it or add what makes it vary")
@@ -77,27 +81,25 @@ def as_series(data: Any, dim: int | None = None) -> Series:
     if isinstance(data, Series):
         _check_columns(data, dim)
         return data
-    columns: tuple[str, ...] | None = None
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a data frame
-        columns = tuple(str(c) for c in data.columns)
-        _check_frame(data, columns)
-        data = data.to_numpy(dtype=np.float64, na_value=np.nan)
-    if isinstance(data, list | tuple) and any(np.ndim(x) for x in data):
-        if all(np.ndim(x) == 1 for x in data) and dim == 1:
-            parts = [_as_rows(x) for x in data]
-        elif all(np.ndim(x) == 1 for x in data):
+    if isinstance(data, list | tuple) and any(
+        isinstance(x, list | tuple) or np.ndim(x) for x in data
+    ):
+        unframed = [_unframe(x) for x in data]
+        names = list(dict.fromkeys(columns for _, columns in unframed if columns is not None))
+        if len(names) > 1:
+            raise ValueError(f"all series must have the same columns; got {names[0]} and {names[1]}")
+        columns = names[0] if names else None
+        arrays = [_as_float(x) for x, _ in unframed]
+        if all(x.ndim == 1 for x in arrays) and dim not in (None, 1):
             raise ValueError(
                 "a list of one-dimensional arrays is several series of one column; this model "
                 f"has emission_dim={dim}: pass a list of (T_i, {dim}) arrays, or one array"
             )
-        else:
-            parts = [_as_rows(x) for x in data]
+        parts = [_as_rows(x) for x in arrays]
     else:
+        data, columns = _unframe(data)
         values = _as_float(data)
-        if values.ndim == 3:
-            parts = [_as_rows(x) for x in values]
-        else:
-            parts = [_as_rows(values)]
+        parts = [_as_rows(x) for x in values] if values.ndim == 3 else [_as_rows(values)]
     return _assemble(parts, columns, dim)
 
 
@@ -110,15 +112,20 @@ def _assemble(parts: list[np.ndarray], columns: tuple[str, ...] | None, dim: int
     for i, part in enumerate(parts):
         if len(part) < 2:
             which = f"series {i}" if len(parts) > 1 else "data"
-            raise ValueError(f"{which} has {len(part)} rows; expected at least two")
+            rows = "one row" if len(part) else "no rows"
+            raise ValueError(f"{which} has {rows}; expected at least two")
     values = np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else parts[0]
     if columns is None:
         columns = tuple(f"y{d}" for d in range(values.shape[1]))
     infinite = np.isinf(values)
     if infinite.any():
         row, column = np.argwhere(infinite)[0]
+        ends = np.cumsum([len(part) for part in parts])
+        which = int(np.searchsorted(ends, row, side="right"))
+        source = f"series {which}" if len(parts) > 1 else "data"
+        row -= ends[which] - len(parts[which])
         raise ValueError(
-            f"data has an infinite value in row {row}, column {columns[column]!r}; "
+            f"{source} has an infinite value in row {row}, column {columns[column]!r}; "
             "replace it by NaN to treat it as missing"
         )
     missing = np.isnan(values)
@@ -142,15 +149,21 @@ def _check_columns(series: Series, dim: int | None) -> None:
         )
 
 
-def _check_frame(frame: Any, columns: tuple[str, ...]) -> None:
-    for name, dtype in zip(columns, frame.dtypes, strict=True):
+def _unframe(data: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Return the values of a data frame and the names of its columns; other data as they are."""
+    if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
+        return data, None
+    columns = tuple(str(c) for c in data.columns)
+    for name, dtype in zip(columns, data.dtypes, strict=True):
         kind = getattr(dtype, "kind", "O")
         if kind not in "iufb":
-            raise TypeError(f"column {name!r} has type {dtype}; expected numbers")
+            raise TypeError(
+                f"column {name!r} has type {dtype}; expected numbers: convert it or drop it"
+            )
+    return data.to_numpy(dtype=np.float64, na_value=np.nan), columns
 
 
-def _as_rows(values: Any) -> np.ndarray:
-    values = _as_float(values)
+def _as_rows(values: np.ndarray) -> np.ndarray:
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2:
@@ -167,14 +180,30 @@ def _as_float(values: Any) -> np.ndarray:
         raise TypeError(f"expected numbers, got the text {values!r}; read the file first")
     if isinstance(values, dict):
         raise TypeError("expected an array of numbers, got a dict; pass its values as columns")
-    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iufb":
+        values = values.astype(np.float64).filled(np.nan)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            "rows of a series have unequal lengths; pass a list of (T_i, D) arrays, with NaN where "
+            "a value is missing"
+        ) from None
     if array.dtype == object:
+        if array.ndim == 0:
+            raise TypeError(f"expected an array of numbers; got {type(values).__name__}")
         try:
-            array = np.asarray([[_number(v) for v in np.atleast_1d(row)] for row in array])
-        except (TypeError, ValueError):
-            raise TypeError("data holds objects that are not numbers") from None
+            numbers = [_number(v) for v in array.flat]
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(
+                "data holds objects that are not numbers; expected an array of numbers, or a list of "
+                "arrays for several series"
+            ) from None
+        array = np.asarray(numbers, dtype=np.float64).reshape(array.shape)
     if array.dtype.kind not in "iufb":
-        raise TypeError(f"data has type {array.dtype}; expected real numbers")
+        raise TypeError(
+            f"data has type {array.dtype}; expected real numbers: convert it or leave it out"
+        )
     return np.ascontiguousarray(array, dtype=np.float64)
 
 

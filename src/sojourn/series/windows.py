@@ -117,9 +117,19 @@ def draw(key: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
         windows: Length, buffer, batch and scheme.
         rows: Rows L of a window, buffers included.
     """
+    return place(pick(key, where, windows), where, windows, rows)
+
+
+def pick(key: Array, where: Layout, windows: Windows) -> Array:
+    """Draw the numbers of `batch` windows among all windows, series by series."""
+    dtype = where.last_window.dtype
+    return jax.random.randint(key, (windows.batch,), 0, where.last_window[-1], dtype=dtype)
+
+
+def place(picked: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
+    """Return the windows with these numbers, buffers on both sides, moved inside their series."""
     assert windows.length is not None
     total = where.last_window[-1]
-    picked = jax.random.randint(key, (windows.batch,), 0, total, dtype=where.last_window.dtype)
     if where.length.shape[0] == 1:
         sequence = jnp.zeros_like(picked)
     else:

@@ -1,0 +1,27 @@
+"""Shapes checked at run time, warnings as errors, 64 bits where internals are called."""
+
+import warnings
+
+from jaxtyping import install_import_hook
+
+# ArviZ announces its next major version on import.
+warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+
+with install_import_hook(("sojourn.messages", "sojourn.blocks"), "beartype.beartype"):
+    import sojourn  # noqa: F401
+
+import jax
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def x64():
+    """Run a test that calls internals in double precision."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240517)

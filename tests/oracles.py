@@ -1,0 +1,102 @@
+"""Slow, obvious truth: path enumeration, SciPy densities, finite differences, a textbook pass."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+
+class Enumerated(NamedTuple):
+    """Everything about a short chain, from all its paths z_0, …, z_T."""
+
+    log_likelihood: float
+    marginals: np.ndarray  # (T, K)
+    pairs: np.ndarray  # (T, K, K), of (z_{t-1}, z_t)
+    best: np.ndarray  # (T,)
+    paths: np.ndarray
+    probabilities: np.ndarray
+
+
+def enumerate_paths(Pi: np.ndarray, initial: np.ndarray, log_f: np.ndarray) -> Enumerated:
+    """Sum over all K^(T+1) paths; `initial` is the law of the state before the first row."""
+    T, K = log_f.shape
+    paths = np.array(list(itertools.product(range(K), repeat=T + 1)))
+    with np.errstate(divide="ignore"):
+        log_p = np.log(initial)[paths[:, 0]]
+        for t in range(T):
+            log_p = log_p + np.log(Pi)[paths[:, t], paths[:, t + 1]] + log_f[t, paths[:, t + 1]]
+    total = logsumexp(log_p)
+    p = np.exp(log_p - total)
+    one_hot = np.eye(K)[paths]
+    marginals = np.einsum("n,ntk->tk", p, one_hot[:, 1:])
+    pairs = np.einsum("n,ntk,ntj->tkj", p, one_hot[:, :-1], one_hot[:, 1:])
+    # The best path maximises over the rows' states; the state before the first is summed out of
+    # nothing: Viterbi maximises over it as well.
+    return Enumerated(float(total), marginals, pairs, paths[np.argmax(log_p), 1:], paths, p)
+
+
+def regime_log_densities(model: Any, params: dict[str, np.ndarray], y: np.ndarray) -> np.ndarray:
+    """Return log p(y_t | z_t = k), missing entries integrated out, rows after the lags."""
+    p = model.num_lags
+    out = np.zeros((len(y) - p, model.num_states))
+    for t in range(p, len(y)):
+        for k in range(model.num_states):
+            if p:
+                lags = np.concatenate([y[t - lag] for lag in range(1, p + 1)])
+                if np.isnan(lags).any() or np.isnan(y[t]).any():
+                    continue
+                mean, covariance = params["A"][k] @ lags, params["Q"][k]
+            else:
+                mean, covariance = params["means"][k], params["covariances"][k]
+            seen = ~np.isnan(y[t])
+            if seen.any():
+                law = multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)])
+                out[t - p, k] = law.logpdf(y[t][seen])
+    return out
+
+
+def textbook_pass(
+    Pi: np.ndarray, initial: np.ndarray, log_f: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return log-likelihood, marginals and Viterbi path of one series, row by row in log space."""
+    with np.errstate(divide="ignore"):
+        log_Pi, log_initial = np.log(Pi), np.log(initial)
+    T, K = log_f.shape
+    forward, backward, score = np.zeros((T, K)), np.zeros((T, K)), np.zeros((T, K))
+    pointer = np.zeros((T, K), dtype=int)
+    alpha = delta = log_initial
+    for t in range(T):
+        alpha = forward[t] = logsumexp(alpha[:, None] + log_Pi, axis=0) + log_f[t]
+        joint = delta[:, None] + log_Pi
+        pointer[t] = joint.argmax(0)
+        delta = score[t] = joint.max(0) + log_f[t]
+    for t in range(T - 2, -1, -1):
+        backward[t] = logsumexp(log_Pi + (log_f[t + 1] + backward[t + 1])[None], axis=1)
+    total = logsumexp(forward[-1])
+    path = np.zeros(T, dtype=int)
+    path[-1] = score[-1].argmax()
+    for t in range(T - 1, 0, -1):
+        path[t - 1] = pointer[t, path[t]]
+    return float(total), np.exp(forward + backward - total), path
+
+
+def finite_differences(
+    function: Callable[[dict[str, np.ndarray]], float],
+    at: dict[str, np.ndarray],
+    step: float = 1e-5,
+) -> dict[str, np.ndarray]:
+    """Return central differences of a function of a dict of arrays."""
+    gradient = {}
+    for name, value in at.items():
+        gradient[name] = np.zeros_like(value)
+        for index in np.ndindex(value.shape):
+            moved = []
+            for sign in (1, -1):
+                shifted = {n: np.array(v) for n, v in at.items()}
+                shifted[name][index] += sign * step
+                moved.append(function(shifted))
+            gradient[name][index] = (moved[0] - moved[1]) / (2 * step)
+    return gradient
