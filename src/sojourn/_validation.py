@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 
 
+def shown(value: Any) -> str:
+    """Return what came, for a message: one line, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def check_size(name: str, value: Any) -> None:
     """Raise unless `value` is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer; got {value!r}")
+        raise TypeError(f"{name} must be an integer; got {shown(value)}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1; got {value}")
 
@@ -17,7 +23,7 @@ def check_size(name: str, value: Any) -> None:
 def check_positive(name: str, value: Any) -> None:
     """Raise unless `value` is a positive finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number; got {value!r}")
+        raise TypeError(f"{name} must be a number; got {shown(value)}")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive and finite; got {value}")
 
@@ -29,7 +35,7 @@ def as_real(name: str, value: Any) -> np.ndarray:
     except ValueError:
         raise ValueError(f"{name} has rows of unequal length; expected an array") from None
     if array.dtype.kind not in "iuf":
-        got = f"an array of type {array.dtype}" if array.ndim else repr(value)
+        got = f"an array of type {array.dtype}" if array.ndim else shown(value)
         raise TypeError(f"{name} must hold real numbers; got {got}")
     return array.astype(float)
 
@@ -65,7 +71,7 @@ def check_covariance(name: str, value: np.ndarray) -> None:
 def check_seed(seed: Any) -> int:
     """Return `seed` if it is an integer that a random key can be made from."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TypeError(f"seed must be an integer; got {seed!r}")
+        raise TypeError(f"seed must be an integer; got {shown(seed)}")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must lie between 0 and 2**63 - 1; got {seed}")
     return int(seed)

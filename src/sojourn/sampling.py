@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 
 from sojourn._precision import double
-from sojourn._validation import check_seed, check_size
+from sojourn._validation import check_seed, check_size, shown
 from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs, Sweep
@@ -368,7 +368,7 @@ def _check_arguments(
     init: Any,
 ) -> None:
     if isinstance(sampler, type) or not (hasattr(sampler, "step") or isinstance(sampler, Gibbs)):
-        raise TypeError(f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {sampler!r}")
+        raise TypeError(f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {shown(sampler)}")
     if not isinstance(windows, Windows):
         _check_choice("windows", windows, ("auto",), "a Windows")
     check_size("num_samples", num_samples)
@@ -388,6 +388,6 @@ def _check_choice(name: str, value: Any, words: tuple[str, ...], other: str) -> 
     """Raise unless `value` is one of the words; `other` says what else would do."""
     expected = f"{name} must be {', '.join(map(repr, words))} or {other}"
     if not isinstance(value, str):
-        raise TypeError(f"{expected}; got {type(value).__name__}")
+        raise TypeError(f"{expected}; got {shown(value)}")
     if value not in words:
-        raise ValueError(f"{expected}; got {value!r}")
+        raise ValueError(f"{expected}; got {shown(value)}")

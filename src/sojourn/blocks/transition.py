@@ -166,12 +166,12 @@ def _cir(key: Array, phi: Array, a: Array, b: Array, h: Array, *, smallest_shape
         rate = noncentrality / 2
         poisson = jax.random.poisson(key_other, jnp.minimum(rate, 1e9))
         mixed = jnp.where(rate < 1e9, poisson, rate)
-        drawn = 2 * c * jnp.exp(jax.random.loggamma(key_gamma, a + mixed))
+        drawn = 2 * c * _gamma(key_gamma, a + mixed)
     return jnp.maximum(drawn, _TINY)
 
 
 def _gamma(key: Array, shape: Array) -> Array:
-    """Draw Gamma(shape, 1) for shape ≥ 1/2 by Marsaglia and Tsang's rejection, all entries at once.
+    """Draw Gamma(shape, 1) by Marsaglia and Tsang's rejection, all entries at once.
 
     `jax.random.gamma` loops over entries one by one on CPU, which would take most of a step.
     """

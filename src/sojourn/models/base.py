@@ -254,10 +254,11 @@ def check_lags(model: Model, series: Series) -> None:
 
 def _check_constraint(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:
     if dims[-1] == "to_state":
-        total = value.sum(-1)
-        if np.any(value < 0) or not np.allclose(total, 1.0, atol=1e-6):
+        what, total = f"{name} must have rows of probabilities that sum to one", value.sum(-1)
+        if np.any(value < 0):
+            raise ValueError(f"{what}; got {value.min():.6g}")
+        if not np.allclose(total, 1.0, atol=1e-6):
             worst = int(np.argmax(np.abs(total - 1)))
-            got = f"{value.min():.6g}" if np.any(value < 0) else f"{total[worst]:.6g} in row {worst}"
-            raise ValueError(f"{name} must have rows of probabilities that sum to one; got {got}")
+            raise ValueError(f"{what}; got {total[worst]:.6g} in row {worst}")
     if len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis":
         check_covariance(name, value)

@@ -105,7 +105,7 @@ class RegimeModel(Model):
         object.__setattr__(self, "initial", tuple(map(float, law)))
 
     def check_priors(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Check the priors, those with these shapes and those common to all, and make them hashable."""
+        """Check the priors, those of these shapes and those of all models; make them hashable."""
         K, D = self.num_states, self.emission_dim
         allowed = {name: [shape] for name, shape in shapes.items()}
         allowed |= {"concentration": [(), (K, K)], "scale": [(D, D)]}

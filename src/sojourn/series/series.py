@@ -87,7 +87,7 @@ def as_series(data: Any, dim: int | None = None) -> Series:
         unframed = [_unframe(x) for x in data]
         names = list(dict.fromkeys(columns for _, columns in unframed if columns is not None))
         if len(names) > 1:
-            raise ValueError(f"all series must have the same columns; got {names[0]} and {names[1]}")
+            raise ValueError(f"all series must have the same columns; got {names[0]}, {names[1]}")
         columns = names[0] if names else None
         arrays = [_as_float(x) for x, _ in unframed]
         if all(x.ndim == 1 for x in arrays) and dim not in (None, 1):
@@ -196,8 +196,8 @@ def _as_float(values: Any) -> np.ndarray:
             numbers = [_number(v) for v in array.flat]
         except (TypeError, ValueError, OverflowError):
             raise TypeError(
-                "data holds objects that are not numbers; expected an array of numbers, or a list of "
-                "arrays for several series"
+                "data holds objects that are not numbers; expected an array of numbers, or a list "
+                "of arrays for several series"
             ) from None
         array = np.asarray(numbers, dtype=np.float64).reshape(array.shape)
     if array.dtype.kind not in "iufb":

@@ -1,0 +1,64 @@
+"""Imports point one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "sojourn"
+
+# What each part may import, beside itself and the private helpers.
+SHARED = {"_linalg", "_precision", "_validation", "batch"}
+ALLOWED = {
+    "blocks": set(),
+    "messages": set(),
+    "series": set(),
+    "models": {"blocks", "messages", "series"},
+    "passes": {"models", "series"},
+    "gradients": {"models", "series", "passes"},
+    "dynamics": {"blocks", "models"},
+    "gibbs": {"models", "series", "passes"},
+    "metrics": {"models", "series", "passes"},
+    "states": {"models", "series", "passes", "metrics"},
+    "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
+}
+OUTSIDE = {"plots", "cli", "demo"}
+
+
+def imports(path: Path, *, lazy: bool) -> set[str]:
+    """Return the parts of the package that a file imports, optionally inside functions too."""
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if lazy else tree.body
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sojourn."):
+            found.add(node.module.split(".")[1])
+    return found
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_follow_the_layers(path):
+    own = part(path)
+    found = imports(path, lazy=True) - {own} - SHARED
+    if own in SHARED:
+        assert not found
+    if own in ALLOWED:
+        assert found <= ALLOWED[own]
+    if own not in OUTSIDE | {"fit"}:
+        assert not found & OUTSIDE
+    assert not imports(path, lazy=False) & OUTSIDE or own in OUTSIDE
+
+
+def test_importing_changes_no_jax_setting():
+    import subprocess
+    import sys
+
+    program = (
+        "import jax; before = dict(jax.config.values); import sojourn; "
+        "assert before == dict(jax.config.values)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
