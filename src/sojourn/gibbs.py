@@ -59,7 +59,8 @@ class Sweep:
             self._model, self._series, kernel, values=self._values, buffer=self._buffer
         )
         self._buffer = tiles.buffer
-        statistics = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *[r[0] for r in results])
+        sums = (result[0] for result in results)
+        statistics = jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *sums)
         return statistics, in_order(tiles, [r[1] for r in results])
 
 

@@ -232,7 +232,9 @@ def _langevin_chain(
                 # After a restart steps go on counting: the same noise might lead to the same end.
                 last, drawn = advance(key, coords, first, epsilon, 1, size, 1.0)
                 first += size
-                bad = _first_non_finite(drawn)
+                bad = _first_non_finite(drawn) or _first_non_finite(
+                    _to_params(estimator.model, drawn)
+                )
                 if bad is None:
                     break
                 halvings += 1
@@ -243,18 +245,16 @@ def _langevin_chain(
             bar.advance(size, float(log_posterior(estimator, source, key, coords)))
         for size in _chunks(num_samples):
             coords, drawn = advance(key, coords, first, epsilon, size, thin, 0.0)
-            bad = _first_non_finite(drawn)
+            params = {n: np.asarray(p) for n, p in _to_params(estimator.model, drawn).items()}
+            # Finite coordinates may stand for infinite parameters.
+            bad = _first_non_finite(drawn) or _first_non_finite(params)
             if bad is not None:
                 raise _Diverged(index, first + bad[0] * thin, bad[1])
             steps = first + thin * (1 + np.arange(size))
             sizes = np.full(size, epsilon) if decay is None else np.asarray(decay(steps))
             first += size * thin
             lp = float(log_posterior(estimator, source, key, coords))
-            params = _to_params(estimator.model, drawn)
-            keep(
-                {n: np.asarray(p) for n, p in params.items()},
-                {"step_size": sizes, "lp": np.full(size, lp)},
-            )
+            keep(params, {"step_size": sizes, "lp": np.full(size, lp)})
             bar.advance(size * thin, lp)
 
     return chain
@@ -324,11 +324,11 @@ def _gibbs_chain(
             coords = sweep(jax.random.fold_in(key, t), coords)
             bar.advance(1)
             if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
-                drawn = {n: u[None] for n, u in coords.items()}
+                drawn = _to_params(model, {n: u[None] for n, u in coords.items()})
                 bad = _first_non_finite(drawn)
                 if bad is not None:
                     raise _Diverged(index, t, bad[1])
-                keep({n: np.asarray(p) for n, p in _to_params(model, drawn).items()}, {})
+                keep({n: np.asarray(p) for n, p in drawn.items()}, {})
 
     return chain
 

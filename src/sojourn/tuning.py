@@ -93,7 +93,10 @@ def find_start(
         ]
         starts = [_em(estimator, source, key_em, s, _SHORT_EM) for s in starts]
     scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
-    best = starts[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
+    scores = np.nan_to_num(scores, nan=-np.inf)
+    # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
+    # and with it the units of the data, should not decide.
+    best = starts[int(np.argmax(scores >= scores.max() - 1))]
     return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
 
 
@@ -110,7 +113,7 @@ def tune(
     T = num_rows(model, series)
     key_buffer, key_noise = jax.random.split(key)
     statistics, tiles = full_statistics(model, center, series)
-    pilot = jax.tree.map(jnp.asarray, model.pilot(statistics, float(T)))
+    pilot = model.pilot(statistics, float(T))
     choices: dict[str, Any] = {}
     fit_batch = windows == "auto"
     if windows == "auto":

@@ -67,7 +67,7 @@ class Block(abc.ABC):
         """Return the centre of the conjugate conditional: the M-step of a penalised EM."""
 
     @abc.abstractmethod
-    def pilot(self, statistics: Any, num_rows: Array) -> Pilot:
+    def pilot(self, statistics: Any, num_rows: float) -> Pilot:
         """Estimate the constants of the metric from statistics of `num_rows` rows."""
 
     @abc.abstractmethod

@@ -156,7 +156,7 @@ class Regression(Block):
         nu, M_n, _, Psi_n = self._posterior(statistics)
         return self._named(M_n, Psi_n / nu[..., None, None])
 
-    def pilot(self, statistics: RegressionStatistics, num_rows: Array) -> Pilot:
+    def pilot(self, statistics: RegressionStatistics, num_rows: float) -> Pilot:
         n, xx = jnp.maximum(statistics.n, 0.0), statistics.xx
         states = tuple(range(n.ndim))
         # One row's worth of the average over states keeps states without data regular.

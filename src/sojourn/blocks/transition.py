@@ -102,7 +102,7 @@ class Transition(Block):
         posterior = jnp.asarray(self._alpha) + jnp.maximum(statistics.counts, 0.0)
         return {self.name: posterior / posterior.sum(-1, keepdims=True)}
 
-    def pilot(self, statistics: TransitionStatistics, num_rows: Array) -> Pilot:
+    def pilot(self, statistics: TransitionStatistics, num_rows: float) -> Pilot:
         occupancy = jnp.maximum(statistics.counts.sum(-1) / num_rows, MIN_OCCUPANCY)
         return Pilot(occupancy, jnp.ones((self.num_states, 0, 0)))
 

@@ -170,7 +170,7 @@ class Model(abc.ABC):
     def log_prior_gradient(self, coords: Coords) -> dict[str, Array]:
         return jax.grad(self.log_prior)(dict(coords))
 
-    def pilot(self, statistics: Mapping[str, Any], num_rows: Any) -> dict[str, Pilot]:
+    def pilot(self, statistics: Mapping[str, Any], num_rows: float) -> dict[str, Pilot]:
         """Estimate the constants of the blocks' metrics."""
         return {b.names[0]: b.pilot(statistics[b.names[0]], num_rows) for b in self.blocks}
 

@@ -181,7 +181,7 @@ def _as_float(values: Any) -> np.ndarray:
     if isinstance(values, dict):
         raise TypeError("expected an array of numbers, got a dict; pass its values as columns")
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iufb":
-        values = values.astype(np.float64).filled(np.nan)
+        values = np.ma.filled(values.astype(np.float64), np.nan)
     try:
         array = np.asarray(values)
     except ValueError:

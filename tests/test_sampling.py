@@ -1,0 +1,212 @@
+"""`sample`: known posteriors, reproducibility, divergence, units."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import sojourn as sj
+from sojourn.diagnostics import effective_sample_size
+
+QUICK = {"progress": False, "num_chains": 2}
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    """Rows of one Gaussian, whose posterior is normal–inverse-Wishart, and that posterior."""
+    model = sj.GaussianHMM(
+        num_states=1,
+        emission_dim=2,
+        prior_mean=[0.0, 0.0],
+        mean_precision=0.5,
+        dof=4.0,
+        scale=[[2.0, 0.3], [0.3, 1.0]],
+    )
+    rng = np.random.default_rng(3)
+    y = rng.multivariate_normal([1.0, -2.0], [[1.0, 0.5], [0.5, 2.0]], size=300)
+    kappa, nu = 0.5 + len(y), 4.0 + len(y)
+    mean = y.sum(0) / kappa
+    Psi = np.array([[2.0, 0.3], [0.3, 1.0]]) + y.T @ y - kappa * np.outer(mean, mean)
+    exact = stats.invwishart(nu, Psi)
+    scale = Psi / (nu - 1)  # of the marginal Student law of the mean
+    student_sd = np.sqrt(np.diag(scale) / kappa * (nu - 1) / (nu - 3))
+    diagonal_mean = np.diag(Psi) / (nu - 3)
+    truth = {
+        "means": (mean, student_sd),
+        "variances": (diagonal_mean, np.sqrt(np.diag(exact.var()))),
+    }
+    return model, y, truth
+
+
+@pytest.mark.parametrize(
+    ("sampler", "windows", "num_samples"),
+    [
+        (sj.SGRLD(), sj.Windows.full(), 4000),
+        (sj.SGLD(), sj.Windows.full(), 8000),
+        (sj.SGRLD(), sj.Windows(40, buffer=0, batch=32), 6000),
+        (sj.SGLD(), sj.Windows(40, buffer=0, batch=32), 10_000),
+        (sj.Gibbs(), "auto", 2000),
+    ],
+    ids=["RLD", "LD", "SGRLD", "SGLD", "Gibbs"],
+)
+def test_samplers_reach_a_known_posterior(gaussian, sampler, windows, num_samples):
+    """Mean and spread of every parameter, within Monte Carlo error and the 5% that steps may add."""
+    model, y, truth = gaussian
+    fit = sj.sample(
+        model,
+        y,
+        sampler,
+        windows=windows,
+        num_samples=num_samples,
+        control_variate=False,
+        seed=1,
+        **QUICK,
+    )
+    draws = {
+        "means": fit.posterior["means"].to_numpy()[:, :, 0],
+        "variances": np.diagonal(fit.posterior["covariances"].to_numpy()[:, :, 0], axis1=2, axis2=3),
+    }
+    for name, (mean, sd) in truth.items():
+        for d in range(2):
+            chains = draws[name][:, :, d]
+            ess = effective_sample_size(chains)
+            assert ess > 200
+            assert abs(chains.mean() - mean[d]) / sd[d] < 4 / np.sqrt(ess) + 0.05
+            assert abs(np.log(chains.std() / sd[d])) < 4 / np.sqrt(2 * ess) + 0.05
+
+
+@pytest.fixture(scope="module")
+def switching():
+    model = sj.GaussianHMM(num_states=2, emission_dim=2)
+    params = {
+        "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+        "means": np.array([[0.0, 0.0], [2.0, 1.0]]),
+        "covariances": np.stack([np.eye(2), 0.5 * np.eye(2)]),
+    }
+    return model, params, model.simulate(params, 400, seed=1)[1]
+
+
+def test_draws_depend_on_the_seed_alone(switching):
+    """Not on how many chains run, nor on how draws fall into chunks."""
+    model, _, y = switching
+    settings = {"num_samples": 30, "num_warmup": 20, "thin": 2, "progress": False}
+    windows = sj.Windows(20, buffer=5, batch=4)
+    one = sj.sample(model, y, windows=windows, num_chains=1, seed=5, **settings)
+    two = sj.sample(model, y, windows=windows, num_chains=2, seed=5, **settings)
+    longer = sj.sample(
+        model, y, windows=windows, num_chains=1, seed=5, **{**settings, "num_samples": 47}
+    )
+    other = sj.sample(model, y, windows=windows, num_chains=1, seed=6, **settings)
+    for name in one.posterior.data_vars:
+        first = one.posterior[name].to_numpy()[0]
+        np.testing.assert_array_equal(first, two.posterior[name].to_numpy()[0])
+        np.testing.assert_array_equal(first, longer.posterior[name].to_numpy()[0, :30])
+        assert not np.array_equal(first, other.posterior[name].to_numpy()[0])
+        assert not np.array_equal(first, two.posterior[name].to_numpy()[1])
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+@pytest.mark.parametrize("kind", ["hmm", "arhmm"])
+def test_answer_does_not_depend_on_units(switching, factor, kind):
+    """Scaling every column scales means and covariances, and changes nothing else."""
+    model, _, y = switching
+    if kind == "arhmm":
+        model = sj.ARHMM(num_states=2, emission_dim=2)
+    settings = {"num_samples": 20, "num_warmup": 20, "num_chains": 1, "progress": False}
+    fit = sj.sample(model, y, seed=2, **settings)
+    scaled = sj.sample(model, y * factor, seed=2, **settings)
+    powers = {"means": 1, "covariances": 2, "transition_matrix": 0, "A": 0, "Q": 2}
+    for name, values in fit.posterior.items():
+        expected = values.to_numpy() * factor ** powers[name]
+        np.testing.assert_allclose(scaled.posterior[name], expected, rtol=1e-4)
+
+
+def test_explicit_priors_are_taken_as_they_are(switching):
+    """A prior given in raw units has the same density at the same parameters, whatever the units."""
+    _, params, y = switching
+    model = sj.GaussianHMM(
+        num_states=2, emission_dim=2, prior_mean=[1.0, 1.0], scale=np.diag([2.0, 3.0])
+    )
+    scaled = model.scaled_to(100 + 10 * y)
+    difference = []
+    for shift in (0.0, 0.7):
+        at = {**params, "means": params["means"] + shift}
+        at["covariances"] = params["covariances"] * (1 + shift)
+        difference.append(
+            model.log_prior(model.to_coords(at)) - scaled.log_prior(scaled.to_coords(at))
+        )
+    # Coordinates differ by constant factors, so log-densities differ by a constant.
+    np.testing.assert_allclose(difference[0], difference[1], rtol=1e-8)
+
+
+def test_divergence_in_warmup_halves_the_step(switching):
+    model, _, y = switching
+    fit = sj.sample(
+        model,
+        y,
+        sj.SGLD(step_size=30.0),
+        windows=sj.Windows(20, 5, 4),
+        num_samples=10,
+        num_warmup=200,
+        thin=1,
+        **QUICK,
+    )
+    assert np.isfinite(fit.posterior["means"]).all()
+    assert (fit.sample_stats["step_size"].to_numpy() < 30.0).any()
+
+
+def test_divergence_later_stops_and_keeps_what_was_drawn(switching):
+    model, params, y = switching
+    growing = sj.Decay(initial=0.05, offset=1.0, power=0.01)
+    object.__setattr__(growing, "power", -2.5)  # a step size that grows until the chain breaks
+    with pytest.raises(sj.DivergenceError, match=r"chain \d diverged at step \d+: \w+ is not") as e:
+        sj.sample(
+            model,
+            y,
+            sj.SGLD(step_size=growing),
+            windows=sj.Windows(20, 5, 4),
+            num_samples=2000,
+            num_warmup=1,
+            thin=1,
+            init=params,
+            **QUICK,
+        )
+    kept = e.value.fit
+    assert kept is None or np.isfinite(kept.posterior["means"]).all()
+
+
+def test_decreasing_step_sizes_are_recorded(switching):
+    model, _, y = switching
+    decay = sj.Decay(initial=0.1, offset=10.0, power=0.6)
+    fit = sj.sample(
+        model, y, sj.SGRLD(decay), num_samples=50, num_warmup=10, thin=2, seed=0, **QUICK
+    )
+    sizes = fit.sample_stats["step_size"].to_numpy()[0]
+    np.testing.assert_allclose(sizes[0], 0.1 * (1 + 12 / 10) ** -0.6)
+    assert (np.diff(sizes) < 0).all()
+
+
+def test_missing_values_and_several_series(switching):
+    model, params, y = switching
+    data = [y[:150].copy(), y[150:400].copy(), y[:5].copy()]
+    data[0][10:20] = np.nan
+    data[1][30, 0] = np.nan
+    for sampler in (sj.SGRLD(), sj.Gibbs()):
+        fit = sj.sample(model, data, sampler, num_samples=200, num_warmup=100, seed=1, **QUICK)
+        mean = np.sort(fit.mean["means"][:, 0])
+        np.testing.assert_allclose(mean, [0.0, 2.0], atol=0.4)
+
+
+def test_prior_start_and_control_variate_run(switching):
+    model, _, y = switching
+    fit = sj.sample(
+        model,
+        y,
+        windows=sj.Windows(50, 10, 8, scheme="partition"),
+        control_variate=True,
+        init="prior",
+        num_samples=20,
+        num_warmup=50,
+        **QUICK,
+    )
+    assert fit.choices["control_variate"] is True
+    assert np.isfinite(fit.posterior["means"]).all()
