@@ -227,10 +227,14 @@ def _langevin_chain(
         if not isinstance(init, Mapping):
             coords = disperse(estimator.model, coords, pilot, key_start, T)
         epsilon, first, halvings = tuned.epsilon, 0, 0
-        for size in _chunks(num_warmup):
+        sizes = _chunks(num_warmup)
+        for chunk, size in enumerate(sizes):
+            # A tamed drift survives far starts but also hides a step that is too large: the second
+            # half runs as sampling will.
+            tame = 1.0 if chunk < len(sizes) // 2 else 0.0
             while True:
                 # After a restart steps go on counting: the same noise might lead to the same end.
-                last, drawn = advance(key, coords, first, epsilon, 1, size, 1.0)
+                last, drawn = advance(key, coords, first, epsilon, 1, size, tame)
                 first += size
                 bad = _first_non_finite(drawn) or _first_non_finite(
                     _to_params(estimator.model, drawn)
@@ -240,7 +244,7 @@ def _langevin_chain(
                 halvings += 1
                 if halvings > _MAX_HALVINGS:
                     raise _Diverged(index, first, bad[1])
-                epsilon /= 2
+                epsilon, tame = epsilon / 2, 1.0
             coords = last
             bar.advance(size, float(log_posterior(estimator, source, key, coords)))
         for size in _chunks(num_samples):
@@ -251,10 +255,10 @@ def _langevin_chain(
             if bad is not None:
                 raise _Diverged(index, first + bad[0] * thin, bad[1])
             steps = first + thin * (1 + np.arange(size))
-            sizes = np.full(size, epsilon) if decay is None else np.asarray(decay(steps))
+            used = np.full(size, epsilon) if decay is None else np.asarray(decay(steps))
             first += size * thin
             lp = float(log_posterior(estimator, source, key, coords))
-            keep(params, {"step_size": sizes, "lp": np.full(size, lp)})
+            keep(params, {"step_size": used, "lp": np.full(size, lp)})
             bar.advance(size * thin, lp)
 
     return chain
