@@ -17,7 +17,7 @@ from jax import Array
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges
 from sojourn.models.base import Coords, Model
-from sojourn.passes import in_order, run, seam
+from sojourn.passes import counted_rows, in_order, run, seam
 from sojourn.series import Drawn, Series
 from sojourn.series.series import Missing
 
@@ -52,8 +52,10 @@ class Sweep:
         size = self._series.num_rows + len(self._series.lengths)
         uniform = jax.random.uniform(key_uniform, (size,))
 
-        def kernel(batch: Batch, drawn: Drawn, missing: Missing) -> tuple[Any, Edges]:
-            return _sample(self._model, key_rest, coords, batch, uniform, drawn, missing)
+        def kernel(
+            batch: Batch, drawn: Drawn, core: int, missing: Missing
+        ) -> tuple[Any, Edges]:
+            return _sample(self._model, key_rest, coords, batch, uniform, drawn, core, missing)
 
         results, tiles, _ = run(
             self._model, self._series, kernel, values=self._values, buffer=self._buffer
@@ -64,7 +66,7 @@ class Sweep:
         return statistics, in_order(tiles, [r[1] for r in results])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6))
+@functools.partial(jax.jit, static_argnums=(0, 6, 7))
 def _sample(
     model: Model,
     key: Array,
@@ -72,13 +74,17 @@ def _sample(
     batch: Batch,
     uniform: Array,
     drawn: Drawn,
+    core: int,
     missing: Missing,
 ) -> tuple[Any, Edges]:
     place = drawn.origin + drawn.sequence
     steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
     picked = uniform[jnp.minimum(place + steps, uniform.shape[0] - 1)]
     key = jax.random.fold_in(key, place[0])
-    return model.window_samples(key, coords, batch, picked, seam(drawn), missing)
+    (statistics, states), edges = model.window_samples(
+        key, coords, batch, picked, seam(drawn), missing
+    )
+    return (statistics, counted_rows(states, drawn, core)), edges
 
 
 @functools.partial(jax.jit, static_argnums=0)

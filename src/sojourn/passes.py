@@ -17,7 +17,6 @@ is the best path. Scores and states are compared at the seams.
 """
 
 import functools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Seam
 from sojourn.models.base import Coords, Model
@@ -50,6 +50,7 @@ class Tiles(NamedTuple):
 
     drawn: Drawn
     rows: int
+    core: int
     buffer: int
 
     @property
@@ -68,7 +69,7 @@ def make_tiles(model: Model, series: Series, buffer: int) -> Tiles:
     if longest <= core + 2 * buffer:
         core = longest
     drawn, rows = tile(series, model.num_lags, core, buffer)
-    return Tiles(drawn, rows, buffer)
+    return Tiles(drawn, rows, core, buffer)
 
 
 def pads(model: Model, series: Series, rows: int) -> bool:
@@ -101,7 +102,7 @@ def _gather(values: Array, drawn: Drawn, rows: int, num_lags: int, pad: bool) ->
     return gather(values, drawn, rows, num_lags=num_lags, windows=None, pad=pad)
 
 
-Kernel = Callable[[Batch, Drawn, Missing], tuple[Any, Edges]]
+Kernel = Callable[[Batch, Drawn, int, Missing], tuple[Any, Edges]]
 
 
 @double
@@ -119,7 +120,8 @@ def run(
     Args:
         model: The model.
         series: The series.
-        kernel: Compiled function of a group of windows.
+        kernel: Compiled function of a group of windows, where they lie, how many rows of each count,
+            and the kind of missing values.
         values: All rows in the model's units; computed if not given.
         buffer: First buffer to try.
         tolerance: Largest difference of messages at a seam.
@@ -154,13 +156,13 @@ def _run_groups(
         if first + size > count:  # the last window fills up the group, with weight zero
             real = np.arange(size) < count - first
             batch = batch._replace(weight=jnp.where(real, batch.weight, 0.0))
-        return jax.tree.map(np.asarray, kernel(batch, drawn, missing))
+        return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
 
     firsts = range(0, count, size)
     if len(firsts) == 1:
         outputs = [one(0)]
     else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(num_cores()) as pool:
             outputs = list(pool.map(one, firsts))
     edges = [output[1] for output in outputs]
     joined = jax.tree.map(lambda *parts: np.concatenate(parts, -1)[..., :count], *edges)
@@ -178,31 +180,50 @@ def _discrepancy(tiles: Tiles, edges: Edges) -> float:
     return float("inf") if np.isnan(gap) else float(gap)
 
 
-def in_order(tiles: Tiles, parts: list[np.ndarray]) -> np.ndarray:
-    """Put per-row results of groups, (L, ..., W) each, in order of time: (N', ...).
+def counted_rows(rows: Array, drawn: Drawn, core: int) -> Array:
+    """Return the rows of each window that count, windows first: (L, ..., W) to (W, core, ...).
 
-    Rows that do not count are dropped; what remains are the rows of each series after its lags.
+    Windows with fewer rows that count end in copies of their last.
     """
-    rows = []
-    drawn, count, position = tiles.drawn, len(tiles.drawn.start), 0
-    first, last = drawn.start - drawn.shift, drawn.stop - drawn.shift
-    for part in parts:
-        for w in range(part.shape[-1]):
-            if position < count:
-                rows.append(part[first[position] : last[position], ..., w])
-                position += 1
-    return np.concatenate(rows)
+    first = (drawn.start - drawn.shift)[None]
+    index = jnp.minimum(first + jnp.arange(core)[:, None], rows.shape[0] - 1)
+    shape = (core, *(1,) * (rows.ndim - 2), rows.shape[-1])
+    return jnp.moveaxis(jnp.take_along_axis(rows, index.reshape(shape), axis=0), -1, 0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 5))
+def in_order(tiles: Tiles, parts: list[np.ndarray]) -> np.ndarray:
+    """Join the counted rows of all groups in order of time: the rows of each series after its lags."""
+    counted = tiles.drawn.stop - tiles.drawn.start
+    joined = np.concatenate(parts)[: len(counted)]
+    short = np.flatnonzero(counted < tiles.core)
+    flat = joined.reshape(-1, *joined.shape[2:])
+    if len(short) == 0:
+        return flat
+    if short[0] == len(counted) - 1:
+        return flat[: counted.sum()]
+    return flat[(np.arange(tiles.core) < counted[:, None]).ravel()]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
 def _apply(
-    model: Model, method: str, coords: Coords, batch: Batch, drawn: Drawn, missing: Missing
+    model: Model,
+    method: str,
+    coords: Coords,
+    batch: Batch,
+    drawn: Drawn,
+    core: int | None,
+    missing: Missing,
 ) -> tuple[Any, Edges]:
-    return getattr(model, method)(coords, batch, seam(drawn), missing)
+    result, edges = getattr(model, method)(coords, batch, seam(drawn), missing)
+    return (result if core is None else counted_rows(result, drawn, core)), edges
 
 
-def _kernel(model: Model, method: str, coords: Coords) -> Kernel:
-    return lambda batch, drawn, missing: _apply(model, method, coords, batch, drawn, missing)
+def _kernel(model: Model, method: str, coords: Coords, *, by_row: bool = False) -> Kernel:
+    def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
+        kept = core if by_row else None
+        return _apply(model, method, coords, batch, drawn, kept, missing)
+
+    return kernel
 
 
 def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, float]:
@@ -213,13 +234,14 @@ def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, fl
 
 def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the marginals of the states, (N', K), and the largest difference at a seam."""
-    results, tiles, gap = run(model, series, _kernel(model, "window_marginals", coords))
+    kernel = _kernel(model, "window_marginals", coords, by_row=True)
+    results, tiles, gap = run(model, series, kernel)
     return in_order(tiles, results), gap
 
 
 def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the most probable path of each series, (N',), and the largest difference at a seam."""
-    kernel = _kernel(model, "window_paths", coords)
+    kernel = _kernel(model, "window_paths", coords, by_row=True)
     # Log-scores are sums of thousands of terms: compared to their own rounding, not to one's.
     results, tiles, gap = run(model, series, kernel, tolerance=1e-9)
     return in_order(tiles, results), gap

@@ -1,7 +1,6 @@
 """`sample`: chains, chunks of compiled steps, progress, divergence."""
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn._validation import check_seed, check_size, shown
 from sojourn.dynamics import SGRLD, Decay, Sampler
@@ -161,7 +161,7 @@ def _run_chains(
             raise
 
     failure = None
-    with ThreadPoolExecutor(min(num_chains, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(num_chains, num_cores())) as pool:
         futures = [pool.submit(run, index) for index in range(num_chains)]
         try:
             for future in futures:

@@ -25,6 +25,9 @@ _UNROLL = 16
 # Predictions below this count as unreachable when a row's densities are scaled by their largest.
 _UNREACHABLE = 1e-290
 
+# Predictions are floored here before they divide.
+_FLOOR = 1e-300
+
 # Largest exponent of a scaled density: with predictions ≤ 1e-290, e^600 · 1e-290 stays below overflow.
 _CAP = 600.0
 
@@ -228,7 +231,11 @@ def _mix(Pi: Array, alpha: Array) -> Array:
 
 
 def _ratio(gamma: Array, predicted: Array) -> Array:
-    return jnp.where(predicted > 0, gamma / jnp.where(predicted > 0, predicted, 1.0), 0.0)
+    """Return γ / p, 0 where the state cannot be reached: there γ is 0 as well.
+
+    A floor instead of a condition on p, which would make XLA compute the prediction twice over.
+    """
+    return gamma / jnp.maximum(predicted, _FLOOR)
 
 
 def _choose(weights: Array, u: Array) -> Array:

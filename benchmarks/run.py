@@ -1,0 +1,274 @@
+"""Side by side with peers, in one run, on one core: prints a table and writes it to results.md.
+
+Absolute times depend on the machine and on what else it does; ratios do so far less, since both sides
+take turns. Targets are those of `docs/design.md`, §5.
+"""
+
+import sys
+from pathlib import Path
+
+from timing import import_seconds, least_seconds, pin
+
+if __name__ == "__main__":
+    pin()
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cases import ROWS, reversed_cycles, rotations
+from peers import dynamax_gradients, dynamax_log_likelihood, dynamax_marginals, hmmlearn_models
+
+import sojourn as sj
+from sojourn.batch import Batch
+from sojourn.gibbs import Sweep
+from sojourn.gradients import Estimator, Source, windowed
+from sojourn.passes import full_statistics, state_marginals, total_score
+from sojourn.sampling import _advance
+
+REPETITIONS = 7
+
+# Chunks of steps of about this many seconds: long against the call, short against the machine's moods.
+CHUNK_SECONDS = 0.2
+
+
+class Line(NamedTuple):
+    """One line of the table; `ratio` is the peer's time over ours, or None."""
+
+    what: str
+    ours: str
+    peer: str
+    ratio: float | None
+    target: str
+    met: bool | None
+
+
+def main() -> None:
+    """Run all comparisons, print the table and write it beside this file."""
+    lines = ["| what | sojourn | best peer | ratio | target | met? |", "|---|---|---|---|---|---|"]
+    _show(*lines)
+    with jax.enable_x64(True):
+        for section in (passes, gradients, steps, gibbs, imports):
+            for line in section():
+                lines.append(_format(line))
+                _show(lines[-1])
+    text = "\n".join([*lines, "", _machine(), ""])
+    (Path(__file__).parent / "results.md").write_text(text)
+    _show("", _machine())
+
+
+def passes() -> Iterator[Line]:
+    """Log-likelihood and smoothing of the eight-state HMM, over 10⁶ rows."""
+    model, params = reversed_cycles()
+    y = model.simulate(params, ROWS, seed=1)[1]
+    series, coords, resident = sj.as_series(y), model.to_coords(params), jnp.asarray(y)
+    hmmlearn = hmmlearn_models(params)
+    what = "log-likelihood, HMM K=8, T=10⁶"
+    ours = {
+        "public": lambda: sj.log_likelihood(model, params, y),
+        "pass": lambda: total_score(model, coords, series)[0],
+    }
+    peers = {n: (lambda m=m: m.score(y)) for n, m in hmmlearn.items()}
+    peers["dynamax"] = dynamax_log_likelihood(params, resident)
+    _agree(what, ours | peers, relative=1e-6)
+    yield from _compare(what, ours, peers, rows=ROWS, target=4)
+    what = "smoothing, HMM K=8, T=10⁶"
+    ours = {
+        "public": lambda: sj.smooth(model, params, y)["probability"].to_numpy(),
+        "pass": lambda: state_marginals(model, coords, series)[0],
+    }
+    peers = {n: (lambda m=m: m.predict_proba(y)) for n, m in hmmlearn.items()}
+    peers |= dynamax_marginals(params, resident)
+    _agree(what, ours | peers, absolute=1e-6)
+    yield from _compare(what, ours, peers, rows=ROWS, target=8)
+
+
+def gradients() -> Iterator[Line]:
+    """Gradient of 128 ARHMM windows of 120 rows; then a whole step on as many."""
+    windows = sj.Windows(length=100, buffer=10, batch=128)
+    estimator, source, coords, pilot = _arhmm(windows, rows=100_000)
+    model, key = estimator.model, jax.random.key(0)
+    drawn = jax.jit(estimator.batch)(source, key)
+    # Every row counts and every window starts from the initial law: what the peer computes.
+    batch = Batch(drawn.y, jnp.ones_like(drawn.weight), jnp.ones_like(drawn.first))
+
+    @jax.jit
+    def gradient(coords: Any, batch: Batch) -> Any:
+        return model.gradient(coords, model.statistics(coords, batch, estimator.missing))
+
+    what, rows = "gradient, ARHMM K=2, 128 windows of 120 rows", batch.weight.size
+    ours = {"gradient": lambda: gradient(coords, batch)}
+    peers = dynamax_gradients(model, coords, batch.y)
+    _agree(what, ours | peers, relative=1e-6)
+    step, count = _stepper(estimator, source, coords, pilot)
+    functions = {**ours, **peers, "step": step}
+    seconds = least_seconds(functions, REPETITIONS)
+    best = min(peers, key=lambda name: seconds[name])
+    for name, calls, target in (("gradient", 1, 4), ("step", count, None)):
+        title = what if name == "gradient" else "whole SGRLD step on such windows, to their gradient"
+        own = seconds[name] / calls
+        yield _line(title, _per_row(own, rows), best, seconds[best], own, rows, target)
+
+
+def steps() -> Iterator[Line]:
+    """Steps of SGRLD at the paper's settings, T = 10⁶ in memory, plain windows."""
+    limits = {1: 40, 16: None, 64: 80}
+    loops = {}
+    for batch in limits:
+        loops[batch] = _stepper(*_arhmm(sj.Windows(length=2, buffer=2, batch=batch), rows=ROWS))
+    seconds = least_seconds({str(b): loop[0] for b, loop in loops.items()}, REPETITIONS)
+    for batch, limit in limits.items():
+        micros = seconds[str(batch)] / loops[batch][1] * 1e6
+        what = f"SGRLD step, ARHMM K=2, T=10⁶, S=2 B=2, {batch} window{'s' * (batch > 1)}"
+        target, met = ("", None) if limit is None else (f"< {limit} µs", micros < limit)
+        yield Line(what, f"{micros:.1f} µs ({1e6 / micros:,.0f}/s)", "", None, target, met)
+
+
+def gibbs() -> Iterator[Line]:
+    """A Gibbs sweep against a smoothing pass of the same model."""
+    model, params = reversed_cycles()
+    series = sj.as_series(model.simulate(params, ROWS, seed=1)[1])
+    coords, sweep, key = model.to_coords(params), Sweep(model, series), jax.random.key(0)
+    seconds = least_seconds(
+        {
+            "sweep": lambda: sweep(key, coords),
+            "smoothing": lambda: state_marginals(model, coords, series)[0],
+        },
+        REPETITIONS,
+    )
+    times = seconds["sweep"] / seconds["smoothing"]
+    yield Line(
+        "Gibbs sweep, HMM K=8, T=10⁶, to our smoothing pass",
+        _per_row(seconds["sweep"], ROWS),
+        f"{_per_row(seconds['smoothing'], ROWS)} (own pass)",
+        1 / times,
+        "≥ 0.5×",
+        times <= 2,
+    )
+
+
+def imports() -> Iterator[Line]:
+    """Seconds that `import sojourn` takes beyond `import jax`."""
+    seconds = import_seconds(("jax", "sojourn"), 3)
+    extra = seconds["sojourn"] - seconds["jax"]
+    what = "`import sojourn` beyond `import jax`"
+    yield Line(what, f"{extra:.2f} s", f"{seconds['jax']:.2f} s (jax)", None, "", None)
+
+
+def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]:
+    """Return an estimator on simulated rows, its source, true coordinates and their metric."""
+    model, params = rotations()
+    series = sj.as_series(model.simulate(params, rows, seed=1)[1])
+    coords = {name: jnp.asarray(u) for name, u in model.to_coords(params).items()}
+    statistics, _ = full_statistics(model, coords, series)
+    pilot = jax.tree.map(jnp.asarray, model.pilot(statistics, float(rows)))
+    return *windowed(model, series, windows), coords, pilot
+
+
+def _stepper(
+    estimator: Estimator, source: Source, coords: Any, pilot: Any
+) -> tuple[Callable[[], Any], int]:
+    """Return a call that takes many steps inside one compiled loop, and how many."""
+
+    def run(count: int) -> Any:
+        return _advance(
+            source,
+            pilot,
+            jax.random.key(0),
+            coords,
+            *map(jnp.asarray, (0, 1e-3, float(source.values.shape[1]), 1, count, 0.0)),
+            estimator=estimator,
+            sampler=sj.SGRLD(),
+            decay=None,
+            capacity=1,
+        )
+
+    moved = run(1000)[0]
+    if not all(np.isfinite(u).all() for u in moved.values()):
+        raise RuntimeError(f"the chain diverged: {moved}")
+    seconds = least_seconds({"steps": lambda: run(1000)}, 1)["steps"]
+    count = max(100, int(1000 * CHUNK_SECONDS / seconds))
+    return lambda: run(count), count
+
+
+def _agree(
+    what: str,
+    functions: dict[str, Callable[[], Any]],
+    relative: float = 0.0,
+    absolute: float = 0.0,
+) -> None:
+    """Raise unless all functions return what the first does."""
+    (first, *names) = functions
+    expected = jax.tree.map(np.asarray, functions[first]())
+    for name in names:
+        found = jax.tree.map(np.asarray, functions[name]())
+        for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+            gap = np.abs(a - b).max()
+            if not gap <= absolute + relative * np.abs(a).max():
+                raise RuntimeError(f"{what}: {name} and {first} differ by {gap}")
+
+
+def _compare(
+    what: str,
+    ours: dict[str, Callable[[], Any]],
+    peers: dict[str, Callable[[], Any]],
+    *,
+    rows: int,
+    target: float,
+) -> Iterator[Line]:
+    seconds = least_seconds(ours | peers, REPETITIONS)
+    best = min(peers, key=lambda name: seconds[name])
+    for name in ours:
+        own = seconds[name]
+        title = f"{what}, {name}"
+        yield _line(title, _per_row(own, rows), best, seconds[best], own, rows, target)
+
+
+def _line(
+    what: str, shown: str, peer: str, theirs: float, own: float, rows: int, target: float | None
+) -> Line:
+    ratio = theirs / own
+    goal, met = ("", None) if target is None else (f"≥ {target:g}×", ratio >= target)
+    return Line(what, shown, f"{_per_row(theirs, rows)} ({peer})", ratio, goal, met)
+
+
+def _per_row(seconds: float, rows: int) -> str:
+    return f"{seconds / rows * 1e9:.0f} ns/row"
+
+
+def _format(line: Line) -> str:
+    ratio = "" if line.ratio is None else f"{line.ratio:.1f}×"
+    met = "" if line.met is None else ("yes" if line.met else "no")
+    cells = (line.what, line.ours, line.peer, ratio, line.target, met)
+    return f"| {' | '.join(cells)} |"
+
+
+def _machine() -> str:
+    """Describe processor and versions, in one line."""
+    names = ("sojourn", "jax", "jaxlib", "numpy", "dynamax", "hmmlearn")
+    versions = ", ".join(f"{n} {_version(n)}" for n in names)
+    return f"One core of {_processor()}; Python {platform.python_version()}, {versions}; 64 bits."
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str:
+    return sj.__version__ if name == "sojourn" else importlib.metadata.version(name)
+
+
+def _show(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
