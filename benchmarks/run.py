@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import ROWS, reversed_cycles, rotations
 from peers import dynamax_gradients, dynamax_log_likelihood, dynamax_marginals, hmmlearn_models
 
 import sojourn as sj
+from cases import ROWS, reversed_cycles, rotations
 from sojourn.batch import Batch
 from sojourn.gibbs import Sweep
 from sojourn.gradients import Estimator, Source, windowed
@@ -109,7 +109,9 @@ def gradients() -> Iterator[Line]:
     seconds = least_seconds(functions, REPETITIONS)
     best = min(peers, key=lambda name: seconds[name])
     for name, calls, target in (("gradient", 1, 4), ("step", count, None)):
-        title = what if name == "gradient" else "whole SGRLD step on such windows, to their gradient"
+        title = (
+            what if name == "gradient" else "whole SGRLD step on such windows, to their gradient"
+        )
         own = seconds[name] / calls
         yield _line(title, _per_row(own, rows), best, seconds[best], own, rows, target)
 

@@ -21,9 +21,7 @@ def pin() -> None:
         os.environ[name] = "1"
 
 
-def least_seconds(
-    functions: Mapping[str, Callable[[], Any]], repetitions: int
-) -> dict[str, float]:
+def least_seconds(functions: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
     """Time functions by turns and return the least of each.
 
     What else runs on the machine only adds time, and hits all functions alike when they take turns;

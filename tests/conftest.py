@@ -10,9 +10,9 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
 with install_import_hook(("sojourn.messages", "sojourn.blocks"), "beartype.beartype"):
     import sojourn  # noqa: F401
 
-import jax
-import numpy as np
-import pytest
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 
 @pytest.fixture

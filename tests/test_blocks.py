@@ -88,7 +88,7 @@ def test_regression_prior_equals_scipy_with_numerical_jacobian(block, rng):
             block.scale,
         )
         one = {"A": one[block.matrix], "Q": one[block.covariance]}
-        precision = lambda packed, one=one: jnp.linalg.inv(  # noqa: E731
+        precision = lambda packed, one=one, lone=lone: jnp.linalg.inv(  # noqa: E731
             lone.to_params({**one, "Q": packed})["Q"]
         )[rows, columns]
         jacobian = np.linalg.slogdet(np.asarray(jax.jacfwd(precision)(one["Q"])))[1]
@@ -223,9 +223,11 @@ def test_one_step_has_the_drift_and_noise_of_the_dynamics(block, rng):
     )[0]
     flat, unravel = ravel_pytree(coords)
     steps = np.asarray(jax.jit(jax.vmap(move))(keys) - flat)
-    target = lambda v: block.expected_log_likelihood(  # noqa: E731
-        unravel(v), statistics
-    ) + block.log_prior(unravel(v))
+
+    def target(v):
+        u = unravel(v)
+        return block.expected_log_likelihood(u, statistics) + block.log_prior(u)
+
     drift = block.precondition(coords, unravel(jax.grad(target)(flat)), pilot)
     drift = ravel_pytree(drift)[0] + ravel_pytree(block.divergence(coords, pilot))[0]
     D = np.asarray(dense(lambda v: block.precondition(coords, v, pilot), coords))
@@ -233,7 +235,9 @@ def test_one_step_has_the_drift_and_noise_of_the_dynamics(block, rng):
     assert np.max(np.abs(steps.mean(0) - h * np.asarray(drift)) / error) < 4.5
     scale = np.sqrt(np.outer(np.diag(D), np.diag(D)))
     covariance = np.cov(steps.T) / (2 * h)
-    assert np.max(np.abs(covariance - D) / scale) < 0.02  # entries have a standard error of 0.003–0.005
+    assert (
+        np.max(np.abs(covariance - D) / scale) < 0.02
+    )  # entries have a standard error of 0.003–0.005
 
 
 def stationary_draws(block, start, statistics, h, pilot, *, chains, burn, steps, every):
@@ -306,7 +310,7 @@ def test_regression_step_keeps_the_posterior_of_five_rows(rng):
     exact = jax.vmap(lambda key: block.draw(key, statistics))(
         jax.random.split(jax.random.key(3), 100_000)
     )
-    nu, M_n, precision, Psi_n = block._posterior(statistics)
+    nu, M_n, _, Psi_n = block._posterior(statistics)
     Lambda = np.linalg.inv(drawn["Q"].reshape(-1, 2, 2))
     expected = float(nu) * np.linalg.inv(np.asarray(Psi_n))
     np.testing.assert_allclose(Lambda.mean(0), expected, rtol=0.02, atol=0.01)

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES
-from oracles import enumerate_paths, finite_differences, regime_log_densities
 
 import sojourn as sj
+from cases import CASES
+from oracles import enumerate_paths, finite_differences, regime_log_densities
 from sojourn.gradients import Center, windowed
 from sojourn.passes import full_statistics
 from sojourn.synthetic import alternating_rotations

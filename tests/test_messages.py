@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import enumerate_paths
 
+from oracles import enumerate_paths
 from sojourn.messages import discrete
 
 pytestmark = pytest.mark.usefixtures("x64")

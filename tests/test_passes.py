@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from oracles import regime_log_densities, textbook_pass
 
 import sojourn as sj
+from oracles import regime_log_densities, textbook_pass
 from sojourn import passes
 from sojourn.gibbs import Sweep
 
@@ -40,9 +40,7 @@ def test_tiled_passes_equal_the_textbook(rng, kind):
     data[0][60:70] = np.nan
     data[0][500, 0] = data[1][10, 1] = np.nan
     Pi, initial = params["transition_matrix"], model.initial_law()
-    oracle = [
-        textbook_pass(Pi, initial, regime_log_densities(model, params, y)) for y in data
-    ]
+    oracle = [textbook_pass(Pi, initial, regime_log_densities(model, params, y)) for y in data]
     total = sj.log_likelihood(model, params, data)
     np.testing.assert_allclose(total, sum(o[0] for o in oracle), rtol=1e-11)
     decoded = sj.decode(model, params, data)
@@ -52,9 +50,7 @@ def test_tiled_passes_equal_the_textbook(rng, kind):
     assert decoded.attrs["discrepancy"] <= 1e-9
     by_row = sj.decode(model, params, data, method="marginal")
     np.testing.assert_array_equal(by_row["state"], marginals.argmax(1))
-    np.testing.assert_array_equal(
-        decoded["t"], np.concatenate([np.arange(len(y)) for y in data])
-    )
+    np.testing.assert_array_equal(decoded["t"], np.concatenate([np.arange(len(y)) for y in data]))
 
 
 def test_deterministic_cycle():

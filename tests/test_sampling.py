@@ -63,7 +63,9 @@ def test_samplers_reach_a_known_posterior(gaussian, sampler, windows, num_sample
     )
     draws = {
         "means": fit.posterior["means"].to_numpy()[:, :, 0],
-        "variances": np.diagonal(fit.posterior["covariances"].to_numpy()[:, :, 0], axis1=2, axis2=3),
+        "variances": np.diagonal(
+            fit.posterior["covariances"].to_numpy()[:, :, 0], axis1=2, axis2=3
+        ),
     }
     for name, (mean, sd) in truth.items():
         for d in range(2):
@@ -186,7 +188,7 @@ def test_decreasing_step_sizes_are_recorded(switching):
 
 
 def test_missing_values_and_several_series(switching):
-    model, params, y = switching
+    model, _, y = switching
     data = [y[:150].copy(), y[150:400].copy(), y[:5].copy()]
     data[0][10:20] = np.nan
     data[1][30, 0] = np.nan

@@ -16,7 +16,9 @@ def cholesky(S: Array) -> Array:
     """Return lower-triangular L of shape (d, d, *batch) with L Lᵀ = S."""
     d = S.shape[0]
     if d > UNROLL:
-        return jnp.moveaxis(jnp.linalg.cholesky(jnp.moveaxis(S, (0, 1), (-2, -1))), (-2, -1), (0, 1))
+        return jnp.moveaxis(
+            jnp.linalg.cholesky(jnp.moveaxis(S, (0, 1), (-2, -1))), (-2, -1), (0, 1)
+        )
     L = [[jnp.zeros_like(S[0, 0])] * d for _ in range(d)]
     for b in range(d):
         for a in range(b, d):

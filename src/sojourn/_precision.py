@@ -6,6 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -28,4 +29,4 @@ def double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def to_host(tree: Any) -> Any:
     """Turn the arrays of a result into NumPy's, writable and of 64 bits outside; traced values stay."""
-    return jax.tree.map(lambda x: x if isinstance(x, jax.core.Tracer) else np.array(x), tree)
+    return jax.tree.map(lambda x: x if isinstance(x, Tracer) else np.array(x), tree)

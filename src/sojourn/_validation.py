@@ -12,12 +12,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def check_size(name: str, value: Any) -> None:
-    """Raise unless `value` is an integer of at least 1."""
+def check_size(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer; got {shown(value)}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
 
 
 def check_positive(name: str, value: Any) -> None:

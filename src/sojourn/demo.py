@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -15,7 +15,6 @@ from sojourn.synthetic import alternating_rotations
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
 
 _STRETCH = 120
 
@@ -64,13 +63,14 @@ def demo_figure(
 ) -> Figure:
     """Draw traces, posteriors against the truth and a decoded stretch."""
     figure = Figure(figsize=(11, 8), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1.6, 1))
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.6, 1))
+    top, bottom = parts
     axes = top.subplots(2, 3)
     shown = [("transition_matrix", (0, 0)), ("A", (0, 0, 0)), ("Q", (0, 0, 0))]
     for column, (name, where) in enumerate(shown):
         draws = fit.posterior[name].to_numpy()[(slice(None), slice(None), *where)]
         title = f"{name}[{', '.join(map(str, where))}]"
-        _trace_and_density(axes[:, column], draws, truth[name][where], title)
+        _trace_and_density(axes[:, column], draws, float(truth[name][where]), title)
     series = bottom.subplots(2, 1, sharex=True)
     for d, axis in enumerate(series):
         rows = slice(1, 1 + _STRETCH)
@@ -81,7 +81,7 @@ def demo_figure(
     return figure
 
 
-def _trace_and_density(axes: "np.ndarray[Axes]", draws: np.ndarray, true: float, title: str) -> None:
+def _trace_and_density(axes: Any, draws: np.ndarray, true: float, title: str) -> None:
     for index, chain in enumerate(draws):
         axes[0].plot(chain, lw=0.5, color=state_color(index))
     axes[0].axhline(true, color="black", lw=1, ls="--")

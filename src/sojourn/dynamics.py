@@ -168,8 +168,8 @@ class SGLD:
 
 
 def _check_step_size(step_size: Any) -> None:
-    if isinstance(step_size, Decay) or step_size == "auto":
-        return
     if isinstance(step_size, str):
-        raise ValueError(f"step_size must be a number, a Decay or 'auto'; got {step_size!r}")
-    check_positive("step_size", step_size)
+        if step_size != "auto":
+            raise ValueError(f"step_size must be a number, a Decay or 'auto'; got {step_size!r}")
+    elif not isinstance(step_size, Decay):
+        check_positive("step_size", step_size)

@@ -55,7 +55,7 @@ class Fit:
 
         groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
         if hasattr(arviz, "InferenceData"):
-            return arviz.InferenceData(**groups)
+            return arviz.InferenceData(**groups)  # type: ignore[arg-type]
         import xarray
 
         return xarray.DataTree.from_dict(groups)

@@ -52,9 +52,7 @@ class Sweep:
         size = self._series.num_rows + len(self._series.lengths)
         uniform = jax.random.uniform(key_uniform, (size,))
 
-        def kernel(
-            batch: Batch, drawn: Drawn, core: int, missing: Missing
-        ) -> tuple[Any, Edges]:
+        def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
             return _sample(self._model, key_rest, coords, batch, uniform, drawn, core, missing)
 
         results, tiles, _ = run(

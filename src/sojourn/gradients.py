@@ -17,9 +17,9 @@ import numpy as np
 from jax import Array
 
 from sojourn._precision import double, to_host
-from sojourn._validation import check_seed
+from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch
-from sojourn.models.base import Coords, Model, check_lags
+from sojourn.models.base import Coords, Model, check_lags, check_model
 from sojourn.passes import Tiles, effective_missing, full_statistics, group, pads
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
 from sojourn.series.series import Missing
@@ -161,12 +161,15 @@ def gradient(
         windows: Windows to estimate from.
         seed: Which windows are drawn.
     """
+    check_model(model)
+    if windows is not None and not isinstance(windows, Windows):
+        raise TypeError(f"windows must be a Windows or None; got {shown(windows)}")
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
-    coords = {name: jnp.asarray(value) for name, value in coords.items()}
+    key = jax.random.key(check_seed(seed))
+    coords = model.check_coords(coords)
     if windows is None or windows.is_full:
         statistics, _ = full_statistics(model, coords, series)
         return to_host(gradient_from(model, coords, statistics))
     estimator, source = windowed(model, series, windows)
-    key = jax.random.key(check_seed(seed))
     return to_host(_windowed_gradient(estimator, source, key, coords))

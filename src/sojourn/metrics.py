@@ -6,7 +6,7 @@ from typing import Any
 from jax import Array
 
 from sojourn._precision import double
-from sojourn.models.base import Model, Params, check_lags
+from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import total_score
 from sojourn.series import as_series
 
@@ -17,6 +17,7 @@ def log_likelihood(model: Model, params: Params, data: Any) -> float:
 
     Several series add up; missing values are integrated out. An ARHMM's first rows are conditioned on.
     """
+    check_model(model)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     raw, coords = raw_units(model, params)

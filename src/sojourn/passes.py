@@ -94,7 +94,7 @@ def group(
 
 def seam(drawn: Drawn) -> Seam:
     """Return where the windows meet their neighbours."""
-    return Seam(drawn.start - drawn.shift, drawn.stop - drawn.shift)
+    return Seam(jnp.asarray(drawn.start - drawn.shift), jnp.asarray(drawn.stop - drawn.shift))
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))

@@ -27,10 +27,10 @@ def state_color(state: int) -> str:
 
 def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) -> Figure:
     """Plot densities (left) and traces (right), one row per parameter, one colour per entry."""
-    names = list(posterior.data_vars) if var_names is None else var_names
-    unknown = sorted(set(names) - set(map(str, posterior.data_vars)))
+    known = [str(name) for name in posterior.data_vars]
+    names = known if var_names is None else var_names
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        known = sorted(map(str, posterior.data_vars))
         raise ValueError(f"no parameter {unknown[0]!r} in the posterior; it has {known}")
     figure = Figure(figsize=(10, 2.2 * len(names)), layout="constrained")
     axes = figure.subplots(len(names), 2, squeeze=False, width_ratios=(1, 2))
@@ -80,9 +80,7 @@ def plot_segmentation(fit: "Fit", data: Any, start: int = 0, stop: int | None = 
     return figure
 
 
-def draw_segments(
-    axis: "Axes", time: np.ndarray, values: np.ndarray, states: np.ndarray
-) -> None:
+def draw_segments(axis: "Axes", time: np.ndarray, values: np.ndarray, states: np.ndarray) -> None:
     """Draw one column over a background coloured by state."""
     span = float(np.nanmax(values) - np.nanmin(values)) or 1.0
     low, high = np.nanmin(values) - 0.05 * span, np.nanmax(values) + 0.05 * span

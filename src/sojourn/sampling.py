@@ -18,7 +18,7 @@ from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs, Sweep
 from sojourn.gradients import Estimator, Source
-from sojourn.models.base import Model, check_lags
+from sojourn.models.base import Model, check_lags, check_model
 from sojourn.progress import Progress
 from sojourn.series import Series, Windows, as_series
 from sojourn.tuning import Tuned, disperse, find_start, log_posterior, num_rows, tune
@@ -84,6 +84,7 @@ def sample(
     Raises:
         DivergenceError: A chain diverged after warm-up; what was drawn is in its `fit`.
     """
+    check_model(model)
     sampler = SGRLD() if sampler is None else sampler
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
@@ -110,9 +111,7 @@ def sample(
             tuned = tune(model, series, sampler, windows, control_variate, center, key_tune)
             warmup, every = _lengths(tuned, num_warmup, thin)
             T = num_rows(model, series)
-            chain = _langevin_chain(
-                sampler, tuned, T, init, warmup, num_samples, every, bar
-            )
+            chain = _langevin_chain(sampler, tuned, T, init, warmup, num_samples, every, bar)
             choices = tuned.choices
         choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
         bar.announce(choices)
@@ -255,7 +254,9 @@ def _langevin_chain(
             if bad is not None:
                 raise _Diverged(index, first + bad[0] * thin, bad[1])
             steps = first + thin * (1 + np.arange(size))
-            used = np.full(size, epsilon) if decay is None else np.asarray(decay(steps))
+            used = (
+                np.full(size, epsilon) if decay is None else np.asarray(decay(jnp.asarray(steps)))
+            )
             first += size * thin
             lp = float(log_posterior(estimator, source, key, coords))
             keep(params, {"step_size": used, "lp": np.full(size, lp)})
@@ -337,7 +338,7 @@ def _gibbs_chain(
     return chain
 
 
-def _first_non_finite(drawn: Mapping[str, Array]) -> tuple[int, str] | None:
+def _first_non_finite(drawn: Mapping[str, Any]) -> tuple[int, str] | None:
     """Return the first draw with a value that is not finite, and the parameter's name."""
     found = []
     for name, values in drawn.items():

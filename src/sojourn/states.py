@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sojourn.metrics import raw_units
-from sojourn.models.base import Model, Params, check_lags
+from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import best_states, state_marginals
 from sojourn.series import Series, as_series
 
@@ -32,9 +32,7 @@ def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     return _dataset(model, series, {"probability": marginals}, gap)
 
 
-def decode(
-    model: Model, params: Params, data: Any, method: Method = "viterbi"
-) -> "xarray.Dataset":
+def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") -> "xarray.Dataset":
     """Return the most probable path, or the most probable state of each row, with probabilities.
 
     Args:
@@ -63,6 +61,7 @@ def check_method(method: str) -> None:
 
 
 def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndarray, float]:
+    check_model(model)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     raw, coords = raw_units(model, params)

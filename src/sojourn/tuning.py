@@ -38,7 +38,10 @@ EXCESS = 0.05
 _FULL_ROWS = 16_384
 
 # Starts tried for each `init`: k-means alone misses regimes that differ in their dynamics only.
-_STARTS = {"kmeans": ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior"), "prior": ("prior",) * 8}
+_STARTS = {
+    "kmeans": ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior"),
+    "prior": ("prior",) * 8,
+}
 _SHORT_EM = 60
 
 # Share of the variance that gradient noise may add where the step size is not limited by it, and the
@@ -243,9 +246,7 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _curvature(
-    sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[str, Pilot]
-) -> Array:
+def _curvature(sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[str, Pilot]) -> Array:
     """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric.
 
     One for SGRLD, whose metric is the inverse of that information.
@@ -264,7 +265,9 @@ def _curvature(
         information_root = jnp.linalg.inv(root).T
         white = jax.vmap(
             lambda g, r=unravel: jax.flatten_util.ravel_pytree(
-                sampler.whiten(model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, pilot)
+                sampler.whiten(
+                    model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, pilot
+                )
             )[0]
         )(information_root.T)
         largest.append(jnp.linalg.norm(white, 2) ** 2)
@@ -283,7 +286,7 @@ def _em(
 ) -> dict[str, Array]:
     """Climb by stochastic EM: running averages of windowed statistics, then the M-step.
 
-        s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
+    s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
     """
     model = estimator.model
 

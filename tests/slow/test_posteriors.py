@@ -41,9 +41,7 @@ def entries(fit):
 def relabelled(fit, reference):
     """Return the entries of a fit under the labels of the reference."""
     name = "means" if "means" in fit.mean else "A"
-    order = match_states(
-        reference.mean[name].reshape(2, -1), fit.mean[name].reshape(2, -1)
-    )
+    order = match_states(reference.mean[name].reshape(2, -1), fit.mean[name].reshape(2, -1))
     dims = fit.model.param_dims
     for variable in fit.posterior:
         values = fit.posterior[variable]

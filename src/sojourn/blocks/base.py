@@ -84,7 +84,14 @@ class Block(abc.ABC):
 
     @abc.abstractmethod
     def step(
-        self, key: Array, coords: Coords, statistics: Any, step: Array, pilot: Pilot, *, tame: Array | float
+        self,
+        key: Array,
+        coords: Coords,
+        statistics: Any,
+        step: Array,
+        pilot: Pilot,
+        *,
+        tame: Array | float,
     ) -> dict[str, Array]:
         """Take one step of Riemannian Langevin dynamics.
 

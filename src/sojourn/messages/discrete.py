@@ -1,6 +1,6 @@
 """Messages of a discrete hidden chain over a batch of windows.
 
-Legend: K states, L rows, W windows; Π (K, K) with rows "from"; log_f (L, K, W) log-densities of the rows,
+Legend: K states, L rows, W windows; Π (K, K) with rows "from"; log_f (L, K, W) log-densities of rows,
 0 where a row is missing; the state before the first row has law `initial` (K, W).
 
     α_t(j) ∝ Σ_k α_{t−1}(k) Π_kj f_t(j),    log p(y) = Σ_t log c_t                  (`MATH.md` §7.1)
@@ -118,7 +118,7 @@ def expected_moments(
 def sample(
     Pi: Float[Array, "K K"], filtered: Filtered, uniform: Float[Array, "N W"]
 ) -> Int[Array, "N W"]:
-    """Draw the N = L + 1 states backward, `uniform[t]` deciding state t; state 0 is before the first row.
+    """Draw the N = L + 1 states backward, `uniform[t]` deciding state t; state 0 is before row 0.
 
     The draw is by inverse cumulative probability, so windows that share a stretch of rows and its
     uniform numbers draw the same states there as soon as they have met once.

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from sojourn._precision import double, to_host
-from sojourn._validation import check_array, check_covariance
+from sojourn._validation import check_array, check_covariance, shown
 from sojourn.batch import Batch, Edges, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.series import Series, as_series
@@ -182,9 +183,7 @@ class Model(abc.ABC):
     def conjugate_draw(self, key: Array, statistics: Mapping[str, Any]) -> dict[str, Array]:
         """Draw coordinates from the conditionals given statistics of sampled states."""
         keys = jax.random.split(key, len(self.blocks))
-        drawn = (
-            b.draw(k, statistics[b.names[0]]) for b, k in zip(self.blocks, keys, strict=True)
-        )
+        drawn = (b.draw(k, statistics[b.names[0]]) for b, k in zip(self.blocks, keys, strict=True))
         params = self._join(drawn)
         return self._join(b.to_coords(params) for b in self.blocks)
 
@@ -222,13 +221,32 @@ class Model(abc.ABC):
         checked = {}
         for name, shape in shapes.items():
             value = params[name]
-            if not isinstance(value, jax.core.Tracer):
+            if not isinstance(value, Tracer):
                 value = check_array(name, value, shape)
                 _check_constraint(name, value, self.param_dims[name])
             elif value.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}; got shape {value.shape}")
             checked[name] = jnp.asarray(value)
         return checked
+
+    def check_coords(self, coords: Coords) -> dict[str, Array]:
+        """Check that coordinates have the names and shapes of `to_coords`."""
+        with jax.enable_x64(True):
+            zero = {n: jnp.zeros(shape) for n, shape in self.param_shapes.items()}
+            expected = jax.eval_shape(
+                lambda p: self._join(b.to_coords(p) for b in self.blocks), zero
+            )
+        if not isinstance(coords, Mapping) or set(coords) != set(expected):
+            raise ValueError(
+                f"expected coordinates {sorted(expected)} from model.to_coords(params)"
+            )
+        for name, like in expected.items():
+            if np.shape(coords[name]) != like.shape:
+                raise ValueError(
+                    f"coordinates {name} must have shape {like.shape}, as from "
+                    f"model.to_coords(params); got {np.shape(coords[name])}"
+                )
+        return {name: jnp.asarray(coords[name]) for name in expected}
 
     def _location(self, location: np.ndarray) -> np.ndarray:
         """Return the location that the model can absorb; zero for models without a mean."""
@@ -239,6 +257,12 @@ class Model(abc.ABC):
         for part in parts:
             joined.update(part)
         return joined
+
+
+def check_model(model: Any) -> None:
+    """Raise unless `model` is one."""
+    if not isinstance(model, Model):
+        raise TypeError(f"expected a model such as GaussianHMM(...); got {shown(model)}")
 
 
 def check_lags(model: Model, series: Series) -> None:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._validation import check_positive, check_size
 from sojourn.blocks import Regression, Transition
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
-from sojourn._validation import check_positive, check_size
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class GaussianHMM(RegimeModel):
 
         z_t | z_{t−1} ~ Π[z_{t−1}],    y_t | z_t = k ~ N(μ_k, Σ_k)
 
-    Priors: Π_k ~ Dirichlet(α), Σ_k⁻¹ ~ Wishart(ν, Ψ⁻¹), μ_k | Σ_k ~ N(m₀, Σ_k / κ₀). Where a prior is not
-    given, it is the paper's in the units of the data: m₀ their centre, Ψ = ν diag(scale²), ν = D + 1,
-    κ₀ = 0.01.
+    Priors: Π_k ~ Dirichlet(α), Σ_k⁻¹ ~ Wishart(ν, Ψ⁻¹), μ_k | Σ_k ~ N(m₀, Σ_k / κ₀). Where a prior
+    is not given, it is the paper's in the units of the data: m₀ their centre, Ψ = ν diag(scale²),
+    ν = D + 1, κ₀ = 0.01.
 
     Parameters: `transition_matrix` (K, K), `means` (K, D), `covariances` (K, D, D).
 

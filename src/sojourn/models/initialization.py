@@ -46,7 +46,10 @@ def kmeans_coords(
     scale = points.std(0)
     points = (points - points.mean(0)) / np.where(scale > 0, scale, 1.0)
     kmeans = MiniBatchKMeans(
-        model.num_states, random_state=int(rng.integers(2**31)), n_init=3, batch_size=2048
+        model.num_states,
+        random_state=int(rng.integers(2**31)),
+        n_init=3,  # type: ignore[arg-type]
+        batch_size=2048,
     )
     labels = kmeans.fit_predict(points)
     one_hot = np.eye(model.num_states)[labels]

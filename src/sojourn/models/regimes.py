@@ -72,7 +72,8 @@ class RegimeModel(Model):
                 from the prior.
             seed: Which rows and clusters, or which draw.
         """
-        return self.to_params(self.initial_coords(as_series(data, self.emission_dim), method, seed))
+        coords = self.initial_coords(as_series(data, self.emission_dim), method, seed)
+        return {name: np.asarray(value) for name, value in self.to_params(coords).items()}
 
     @double
     def initial_coords(self, series: Series, method: InitMethod, seed: int) -> dict[str, Array]:
@@ -327,5 +328,3 @@ def _product(matrix: Array, row: Array) -> Array:
 
 def _t(M: Array) -> Array:
     return jnp.swapaxes(M, 0, 1)
-
-

@@ -43,7 +43,7 @@ class Series:
         """Return a robust location and scale of each column, from a sample of rows.
 
         The median and the interquartile range over that of a standard normal; the standard
-        deviation where more than half of the values are equal.
+        deviation where that range is less than a twentieth of it, as when most values are equal.
         """
         step = max(1, self.num_rows // _SCALE_ROWS)
         rows = self.values[::step]

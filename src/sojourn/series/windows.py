@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._validation import check_size
 from sojourn.batch import Batch
 from sojourn.series.series import Series
 
 Scheme = Literal["uniform", "partition"]
+Indices = Array | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Windows:
 
     def __post_init__(self) -> None:
         if self.length is not None:
-            _check_count("length", self.length, 1)
-        _check_count("buffer", self.buffer, 0)
-        _check_count("batch", self.batch, 1)
+            check_size("length", self.length)
+        check_size("buffer", self.buffer, least=0)
+        check_size("batch", self.batch)
         if self.scheme not in ("uniform", "partition"):
             raise ValueError(f"scheme must be 'uniform' or 'partition'; got {self.scheme!r}")
 
@@ -87,13 +89,13 @@ class Drawn(NamedTuple):
             weights.
     """
 
-    sequence: Array
-    origin: Array
-    shift: Array
-    start: Array
-    stop: Array
-    length: Array
-    scale: Array
+    sequence: Indices
+    origin: Indices
+    shift: Indices
+    start: Indices
+    stop: Indices
+    length: Indices
+    scale: Indices
 
 
 def layout(series: Series, num_lags: int, windows: Windows) -> Layout:
@@ -225,10 +227,3 @@ def gather(
 
 def _move_inside(shift: Array, length: Array, rows: int) -> Array:
     return jnp.clip(shift, 0, jnp.maximum(length - rows, 0))
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer; got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}; got {value}")
