@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "sojourn"
 
 # What each part may import, beside itself and the private helpers.
-SHARED = {"_cores", "_linalg", "_precision", "_validation", "batch"}
+SHARED = {"_cores", "_linalg", "_precision", "_random", "_validation", "batch"}
 ALLOWED = {
     "blocks": set(),
     "messages": set(),

@@ -32,7 +32,7 @@ class Sweep:
 
     def __init__(self, model: Model, series: Series) -> None:
         with jax.enable_x64(True):
-            self._values = model.resident(series)
+            self._values = series.resident()
         self._model, self._series = model, series
         self._buffer = 32
 

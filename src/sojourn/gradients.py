@@ -109,12 +109,12 @@ def windowed(model: Model, series: Series, windows: Windows) -> tuple[Estimator,
     missing = effective_missing(model, series, rows)
     estimator = Estimator(model, windows, rows, pad, missing)
     where = layout(series, model.num_lags, windows)
-    return estimator, Source(model.resident(series), where, None, None)
+    return estimator, Source(series.resident(), where, None, None)
 
 
 def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]:
     """Return an estimator from all rows, and its source: the windows, gathered once."""
-    values = model.resident(series)
+    values = series.resident()
     count = len(tiles.drawn.start)
     size = min(_GROUP, count)
     groups = -(-count // size)
@@ -168,6 +168,7 @@ def gradient(
     check_lags(model, series)
     key = jax.random.key(check_seed(seed))
     coords = model.check_coords(coords)
+    model, series = model.enter(series)
     if windows is None or windows.is_full:
         statistics, _ = full_statistics(model, coords, series)
         return to_host(gradient_from(model, coords, statistics))

@@ -130,7 +130,7 @@ def run(
         The kernel's results by group, in order; the tiles; the largest difference at a seam.
     """
     if values is None:
-        values = model.resident(series)
+        values = series.resident()
     if max(series.lengths) - model.num_lags <= _SHORT:
         buffer = _SHORT
     while True:

@@ -93,25 +93,28 @@ def sample(
     )
     if isinstance(windows, Windows):
         windows.check(series, model.num_lags)
-    model = model.scaled_to(series)
-    if isinstance(init, Mapping):
-        model.to_coords(init)  # raises on wrong shapes before any work is done
+    outer = model.scaled_to(series)
+    start = outer.to_coords(init) if isinstance(init, Mapping) else init
+    model, own = outer.enter(series)
     key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)))
     with Progress(enabled=progress) as bar:
         bar.describe("finding a start")
         gibbs = isinstance(sampler, Gibbs)
-        center = find_start(model, series, init, key_tune, refine=not gibbs)
+        center = find_start(model, own, start, key_tune, refine=not gibbs)
         if isinstance(sampler, Gibbs):
             warmup = 200 if num_warmup == "auto" else num_warmup
             every = 1 if thin == "auto" else thin
-            chain = _gibbs_chain(model, series, center, init, warmup, num_samples, every, bar)
+            chain = _gibbs_chain(outer, model, own, center, warmup, num_samples, every, bar)
             choices: dict[str, Any] = {}
         else:
             bar.describe("tuning")
-            tuned = tune(model, series, sampler, windows, control_variate, center, key_tune)
+            tuned = tune(model, own, sampler, windows, control_variate, center, key_tune)
             warmup, every = _lengths(tuned, num_warmup, thin)
-            T = num_rows(model, series)
-            chain = _langevin_chain(sampler, tuned, T, init, warmup, num_samples, every, bar)
+            T = num_rows(model, own)
+            given = None if isinstance(start, str) else start
+            chain = _langevin_chain(
+                outer, sampler, tuned, T, given, warmup, num_samples, every, bar
+            )
             choices = tuned.choices
         choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
         bar.announce(choices)
@@ -119,7 +122,7 @@ def sample(
         draws, statistics, failure = _run_chains(chain, num_chains, key_chains)
     fit = None
     if min(len(next(iter(d.values()))) for d in draws) > 0:
-        fit = make_fit(model, series, draws, statistics, choices, seed)
+        fit = make_fit(outer, series, draws, statistics, choices, seed)
     if failure is not None:
         kept = 0 if fit is None else fit.posterior.sizes["draw"]
         raise DivergenceError(
@@ -185,10 +188,11 @@ def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _langevin_chain(
+    outer: Model,
     sampler: Sampler,
     tuned: Tuned,
     T: int,
-    init: Any,
+    start: dict[str, Array] | None,
     num_warmup: int,
     num_samples: int,
     thin: int,
@@ -198,6 +202,7 @@ def _langevin_chain(
     estimator, source, pilot = tuned.estimator, tuned.source, tuned.pilot
     decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
     capacity = max(_chunks(num_samples))
+    to_params = functools.partial(_to_params, outer, estimator.model)
 
     def advance(
         key: Array, coords: Any, first: int, epsilon: float, count: int, every: int, tame: float
@@ -222,9 +227,10 @@ def _langevin_chain(
 
     def chain(index: int, key: Array, keep: Any) -> None:
         key_start, key = jax.random.split(key)
-        coords = {n: jnp.asarray(u) for n, u in tuned.center.items()}
-        if not isinstance(init, Mapping):
-            coords = disperse(estimator.model, coords, pilot, key_start, T)
+        if start is None:
+            coords = disperse(estimator.model, tuned.center, pilot, key_start, T)
+        else:
+            coords = {n: jnp.asarray(u) for n, u in start.items()}
         epsilon, first, halvings = tuned.epsilon, 0, 0
         sizes = _chunks(num_warmup)
         for chunk, size in enumerate(sizes):
@@ -235,9 +241,7 @@ def _langevin_chain(
                 # After a restart steps go on counting: the same noise might lead to the same end.
                 last, drawn = advance(key, coords, first, epsilon, 1, size, tame)
                 first += size
-                bad = _first_non_finite(drawn) or _first_non_finite(
-                    _to_params(estimator.model, drawn)
-                )
+                bad = _first_non_finite(drawn) or _first_non_finite(to_params(drawn))
                 if bad is None:
                     break
                 halvings += 1
@@ -248,7 +252,7 @@ def _langevin_chain(
             bar.advance(size, float(log_posterior(estimator, source, key, coords)))
         for size in _chunks(num_samples):
             coords, drawn = advance(key, coords, first, epsilon, size, thin, 0.0)
-            params = {n: np.asarray(p) for n, p in _to_params(estimator.model, drawn).items()}
+            params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
             bad = _first_non_finite(drawn) or _first_non_finite(params)
             if bad is not None:
@@ -305,16 +309,22 @@ def _advance(
     return lax.fori_loop(0, num_draws, draw, (coords, kept))
 
 
+def _to_params(outer: Model, model: Model, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return draws of coordinates as parameters in the units of the user."""
+    params = outer.standardise(_constrain(model, dict(drawn)), inverse=True)
+    return {name: np.asarray(value) for name, value in params.items()}
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _to_params(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
-    return jax.vmap(model.to_params)(coords)
+def _constrain(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
+    return jax.vmap(model.constrain)(coords)
 
 
 def _gibbs_chain(
+    outer: Model,
     model: Model,
     series: Series,
     center: dict[str, Array],
-    init: Any,
     num_warmup: int,
     num_samples: int,
     thin: int,
@@ -329,11 +339,11 @@ def _gibbs_chain(
             coords = sweep(jax.random.fold_in(key, t), coords)
             bar.advance(1)
             if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
-                drawn = _to_params(model, {n: u[None] for n, u in coords.items()})
+                drawn = _to_params(outer, model, {n: u[None] for n, u in coords.items()})
                 bad = _first_non_finite(drawn)
                 if bad is not None:
                     raise _Diverged(index, t, bad[1])
-                keep({n: np.asarray(p) for n, p in drawn.items()}, {})
+                keep(drawn, {})
 
     return chain
 

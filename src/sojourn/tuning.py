@@ -82,11 +82,11 @@ def num_rows(model: Model, series: Series) -> int:
 def find_start(
     model: Model, series: Series, init: Any, key: Array, *, refine: bool
 ) -> dict[str, Array]:
-    """Return coordinates near the mode, or those of the parameters given as `init`."""
+    """Return coordinates near the mode, from starts of the kind `init` or from given coordinates."""
     estimator, source = _em_estimator(model, series)
     key_em, key_score = jax.random.split(key)
     if isinstance(init, Mapping):
-        starts = [model.to_coords(init)]
+        starts = [dict(init)]
     else:
         methods = _STARTS[init]
         seeds = np.asarray(jax.random.randint(key, (len(methods),), 0, 2**30))
@@ -116,7 +116,7 @@ def tune(
     T = num_rows(model, series)
     key_buffer, key_noise = jax.random.split(key)
     statistics, tiles = full_statistics(model, center, series)
-    pilot = model.pilot(statistics, float(T))
+    pilot = jax.jit(model.pilot, static_argnums=1)(statistics, float(T))
     choices: dict[str, Any] = {}
     fit_batch = windows == "auto"
     if windows == "auto":

@@ -18,6 +18,7 @@ from jax.scipy.special import multigammaln
 from jaxtyping import Float
 
 from sojourn._linalg import matmul, solve_lower, solve_lower_transposed
+from sojourn._random import gamma
 from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
 from sojourn.blocks.transition import MIN_OCCUPANCY
 
@@ -140,7 +141,7 @@ class Regression(Block):
         key_gamma, key_lower, key_matrix = jax.random.split(key, 3)
         # Bartlett: Λ = U T Tᵀ Uᵀ with U = chol(Ψ_n)⁻ᵀ, so Σ = F Fᵀ with F = chol(Ψ_n) T⁻ᵀ.
         shape = (nu[..., None] - jnp.arange(d)) / 2
-        diagonal = jnp.sqrt(2 * jax.random.gamma(key_gamma, shape))
+        diagonal = jnp.sqrt(2 * gamma(key_gamma, shape))
         lower = jnp.tril(jax.random.normal(key_lower, (*nu.shape, d, d)), -1)
         T = lower + diagonal[..., None] * jnp.eye(d)
         root = jnp.linalg.cholesky(Psi_n)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Float
 
+from sojourn._random import gamma
 from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
 
 # Shape A₀ of the Gamma law of the scale Φ_k, whose mean is 1. The scale is independent of Π, so this
@@ -79,13 +80,13 @@ class Transition(Block):
         total = alpha.sum(-1)
         log_scale = logsumexp(eta, axis=-1)
         dirichlet = gammaln(total) - gammaln(alpha).sum(-1)
-        gamma = SCALE_SHAPE * np.log(SCALE_SHAPE) - gammaln(SCALE_SHAPE)
+        scale = SCALE_SHAPE * np.log(SCALE_SHAPE) - gammaln(SCALE_SHAPE)
         rows = (
             (alpha * eta).sum(-1)
             + (SCALE_SHAPE - total) * log_scale
             - SCALE_SHAPE * jnp.exp(log_scale)
             + dirichlet
-            + gamma
+            + scale
         )
         return rows.sum()
 
@@ -95,8 +96,8 @@ class Transition(Block):
 
     def draw(self, key: Array, statistics: TransitionStatistics) -> dict[str, Array]:
         """Draw Π_k ~ Dirichlet(α_k + N_k). `MATH.md` §11."""
-        log_gamma = jax.random.loggamma(key, jnp.asarray(self._alpha) + statistics.counts)
-        return {self.name: jax.nn.softmax(log_gamma, axis=-1)}
+        drawn = jnp.maximum(gamma(key, jnp.asarray(self._alpha) + statistics.counts), _TINY)
+        return {self.name: drawn / drawn.sum(-1, keepdims=True)}
 
     def center(self, statistics: TransitionStatistics) -> dict[str, Array]:
         posterior = jnp.asarray(self._alpha) + jnp.maximum(statistics.counts, 0.0)
@@ -158,7 +159,7 @@ def _cir(key: Array, phi: Array, a: Array, b: Array, h: Array, *, smallest_shape
     if smallest_shape >= 1.0:
         # χ'²(2a, λ) = (Z + √λ)² + χ²(2a − 1): one normal instead of a Poisson number.
         normal = jax.random.normal(key_other, phi.shape)
-        central = 2 * _gamma(key_gamma, a - 0.5)
+        central = 2 * gamma(key_gamma, a - 0.5)
         drawn = c * (jnp.square(normal + jnp.sqrt(noncentrality)) + central)
     else:
         # Poisson rates beyond 1e9 exceed the integers it is drawn in; there it equals its mean to
@@ -166,32 +167,5 @@ def _cir(key: Array, phi: Array, a: Array, b: Array, h: Array, *, smallest_shape
         rate = noncentrality / 2
         poisson = jax.random.poisson(key_other, jnp.minimum(rate, 1e9))
         mixed = jnp.where(rate < 1e9, poisson, rate)
-        drawn = 2 * c * _gamma(key_gamma, a + mixed)
+        drawn = 2 * c * gamma(key_gamma, a + mixed)
     return jnp.maximum(drawn, _TINY)
-
-
-def _gamma(key: Array, shape: Array) -> Array:
-    """Draw Gamma(shape, 1) by Marsaglia and Tsang's rejection, all entries at once.
-
-    `jax.random.gamma` loops over entries one by one on CPU, which would take most of a step.
-    """
-    key_boost, key = jax.random.split(key)
-    boosted = jnp.where(shape < 1, shape + 1, shape)
-    d = boosted - 1 / 3
-    c = 1 / jnp.sqrt(9 * d)
-
-    def propose(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        key, value, done = carry
-        key, key_normal, key_uniform = jax.random.split(key, 3)
-        x = jax.random.normal(key_normal, shape.shape)
-        log_u = jnp.log1p(-jax.random.uniform(key_uniform, shape.shape))
-        v = (1 + c * x) ** 3
-        log_v = jnp.log(jnp.where(v > 0, v, 1.0))
-        accept = (v > 0) & (log_u < 0.5 * x * x + d * (1 - v + log_v))
-        return key, jnp.where(accept & ~done, d * v, value), done | accept
-
-    hopeless = ~jnp.isfinite(shape)  # a diverged chain must not loop for ever
-    start = (key, jnp.where(hopeless, jnp.nan, 1.0), hopeless)
-    _, value, _ = lax.while_loop(lambda carry: ~carry[2].all(), propose, start)
-    log_u = jnp.log1p(-jax.random.uniform(key_boost, shape.shape))
-    return value * jnp.where(shape < 1, jnp.exp(log_u / shape), 1.0)

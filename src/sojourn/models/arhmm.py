@@ -1,5 +1,6 @@
 """Autoregressive hidden Markov model."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -71,26 +72,37 @@ class ARHMM(RegimeModel):
 
     @functools.cached_property
     def regression(self) -> Regression:
+        if self.units is not None:
+            return self.unitless().regression
         D, q = self.emission_dim, self.emission_dim * self.num_lags
-        scale, lag_scale = self._scales()
         dof = D + 1.0 if self.dof is None else float(self.dof)
-        mean = np.zeros((D, q)) if self.prior_mean is None else np.asarray(self.prior_mean)
-        if self.column_covariance is None:
-            column = 100.0 * np.eye(q)
-        else:
-            column = np.asarray(self.column_covariance) * np.outer(lag_scale, lag_scale)
-        Psi = None if self.scale is None else np.asarray(self.scale) / np.outer(scale, scale)
+        column = 100.0 * np.eye(q)
+        if self.column_covariance is not None:
+            column = np.asarray(self.column_covariance)
         return Regression(
             matrix="A",
             covariance="Q",
             num_states=self.num_states,
             dim=D,
             num_regressors=q,
-            mean=mean * lag_scale / scale[:, None],
+            mean=np.zeros((D, q)) if self.prior_mean is None else self.prior_mean,
             precision=np.linalg.inv(column),
             dof=dof,
-            scale=dof * np.eye(D) if Psi is None else Psi,
+            scale=dof * np.eye(D) if self.scale is None else self.scale,
         )
+
+    def unitless(self) -> "ARHMM":
+        scale, lag_scale = self._scales()
+        given: dict[str, Any] = {"units": None}
+        if self.prior_mean is not None:
+            given["prior_mean"] = np.asarray(self.prior_mean) * lag_scale / scale[:, None]
+        if self.column_covariance is not None:
+            given["column_covariance"] = np.asarray(self.column_covariance) * np.outer(
+                lag_scale, lag_scale
+            )
+        if self.scale is not None:
+            given["scale"] = np.asarray(self.scale) / np.outer(scale, scale)
+        return dataclasses.replace(self, **given)
 
     @property
     def param_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -69,6 +69,10 @@ class Model(abc.ABC):
         """Turn sums over windows into the statistics of each block, by its first name."""
 
     @abc.abstractmethod
+    def unitless(self) -> Self:
+        """Return the model of data in the model's units: no units, given priors carried over."""
+
+    @abc.abstractmethod
     def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
         """Carry parameters from raw to the model's units, or back."""
 
@@ -142,8 +146,12 @@ class Model(abc.ABC):
     def to_params(self, coords: Coords) -> dict[str, Array]:
         """Map coordinates of the samplers to parameters."""
         with jax.enable_x64(True):
-            joined = self._join(block.to_params(coords) for block in self.blocks)
+            joined = self.constrain(coords)
             return to_host(self.standardise(joined, inverse=True))
+
+    def constrain(self, coords: Coords) -> dict[str, Array]:
+        """Map coordinates to parameters in the model's own units."""
+        return self._join(block.to_params(coords) for block in self.blocks)
 
     @double
     def log_prior(self, coords: Coords) -> Array:
@@ -198,12 +206,16 @@ class Model(abc.ABC):
         units = Units(tuple(map(float, self._location(location))), tuple(map(float, scale)))
         return dataclasses.replace(self, units=units)  # type: ignore[type-var]
 
-    def resident(self, series: Series) -> Array:
-        """Return all rows in the model's units, columns first, shape (D, N)."""
-        values = series.values
-        if self.units is not None:
-            values = (values - np.asarray(self.units.location)) / np.asarray(self.units.scale)
-        return jnp.asarray(np.ascontiguousarray(values.T))
+    def enter(self, series: Series) -> tuple[Self, Series]:
+        """Return model and series in the model's own units, where all work is done.
+
+        What is compiled for one data set then serves the next, whatever its units.
+        """
+        if self.units is None:
+            return self, series
+        location, scale = (np.asarray(value) for value in self.units)
+        values = (series.values - location) / scale
+        return self.unitless(), dataclasses.replace(series, values=values)
 
     def check_params(self, params: Params) -> dict[str, Array]:
         """Check names, shapes, finiteness and constraints; returns arrays of floats."""

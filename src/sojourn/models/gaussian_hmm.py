@@ -1,5 +1,6 @@
 """Gaussian hidden Markov model."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -64,23 +65,32 @@ class GaussianHMM(RegimeModel):
 
     @functools.cached_property
     def regression(self) -> Regression:
+        if self.units is not None:
+            return self.unitless().regression
         D = self.emission_dim
-        location, scale = self._location_scale()
         dof = D + 1.0 if self.dof is None else float(self.dof)
-        mean = location if self.prior_mean is None else np.asarray(self.prior_mean)
-        Psi = None if self.scale is None else np.asarray(self.scale) / np.outer(scale, scale)
+        mean = np.zeros(D) if self.prior_mean is None else np.asarray(self.prior_mean)
         return Regression(
             matrix="means",
             covariance="covariances",
             num_states=self.num_states,
             dim=D,
             num_regressors=1,
-            mean=np.reshape((mean - location) / scale, (D, 1)),
+            mean=np.reshape(mean, (D, 1)),
             precision=[[self.mean_precision]],
             dof=dof,
-            scale=dof * np.eye(D) if Psi is None else Psi,
+            scale=dof * np.eye(D) if self.scale is None else self.scale,
             vector=True,
         )
+
+    def unitless(self) -> "GaussianHMM":
+        location, scale = self._location_scale()
+        given: dict[str, Any] = {"units": None}
+        if self.prior_mean is not None:
+            given["prior_mean"] = (np.asarray(self.prior_mean) - location) / scale
+        if self.scale is not None:
+            given["scale"] = np.asarray(self.scale) / np.outer(scale, scale)
+        return dataclasses.replace(self, **given)
 
     @property
     def param_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,5 +1,6 @@
 """Starting values: k-means on a sample of rows, or a draw from the prior."""
 
+import functools
 from typing import TYPE_CHECKING
 
 import jax
@@ -33,6 +34,7 @@ def kmeans_coords(
             where they go from there.
     """
     from sklearn.cluster import MiniBatchKMeans
+    from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(seed)
     rows, consecutive = _sample_rows(model, series, rng)
@@ -51,7 +53,8 @@ def kmeans_coords(
         n_init=3,  # type: ignore[arg-type]
         batch_size=2048,
     )
-    labels = kmeans.fit_predict(points)
+    with threadpool_limits(1):  # its threads would spin on the cores that chains use
+        labels = kmeans.fit_predict(points)
     one_hot = np.eye(model.num_states)[labels]
     chi = rows[:, model.emission_dim :] if model.num_lags else np.ones((len(rows), 1))
     full_rows = np.concatenate([rows[:, : model.emission_dim], chi], axis=1)
@@ -59,7 +62,7 @@ def kmeans_coords(
     features = np.concatenate([np.ones((len(rows), 1)), full_rows[:, i] * full_rows[:, j]], axis=1)
     counts = one_hot[:-1].T @ (one_hot[1:] * consecutive[1:, None])
     moments = Moments(jnp.asarray(counts), jnp.asarray(one_hot.T @ features))
-    return model.center(model.collect(moments))
+    return _center(model, moments)
 
 
 def _influence(rows: np.ndarray, dim: int) -> np.ndarray:
@@ -73,13 +76,13 @@ def prior_coords(model: "RegimeModel", seed: int) -> dict[str, jax.Array]:
     """Draw from the prior."""
     K, n = model.num_states, model.emission_dim + model.regression.num_regressors
     empty = Moments(jnp.zeros((K, K)), jnp.zeros((K, 1 + n * (n + 1) // 2)))
-    return model.conjugate_draw(jax.random.key(seed), model.collect(empty))
+    return _prior_draw(model, jax.random.key(seed), empty)
 
 
 def _sample_rows(
     model: "RegimeModel", series: Series, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return complete rows with their lags in the model's units, and which follow their predecessor."""
+    """Return complete rows with their lags, and which follow their predecessor."""
     p = model.num_lags
     lengths = np.asarray(series.lengths) - p
     offset = np.concatenate([[0], np.cumsum(series.lengths)[:-1]])
@@ -95,9 +98,6 @@ def _sample_rows(
         stretches = [stretches[i] for i in np.sort(chosen)]
     index = np.concatenate(stretches)
     rows = np.concatenate([series.values[index - lag] for lag in range(p + 1)], axis=1)
-    if model.units is not None:
-        location, scale = (np.tile(np.asarray(v), p + 1) for v in model.units)
-        rows = (rows - location) / scale
     complete = ~np.isnan(rows).any(1)
     first = np.zeros(len(index), bool)
     first[np.cumsum([0] + [len(s) for s in stretches[:-1]])] = True
@@ -105,3 +105,13 @@ def _sample_rows(
     follows = np.zeros(len(kept), bool)
     follows[1:] = (np.diff(kept) == 1) & ~first[kept[1:]]
     return rows[kept], follows
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _center(model: "RegimeModel", moments: Moments) -> dict[str, jax.Array]:
+    return model.center(model.collect(moments))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_draw(model: "RegimeModel", key: jax.Array, empty: Moments) -> dict[str, jax.Array]:
+    return model.conjugate_draw(key, model.collect(empty))

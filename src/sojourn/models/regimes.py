@@ -16,7 +16,7 @@ from jax import Array
 
 from sojourn._linalg import cholesky, matmul, solve_lower
 from sojourn._precision import double
-from sojourn._validation import check_array, check_covariance, check_positive, check_seed
+from sojourn._validation import check_array, check_covariance, check_positive, check_seed, shown
 from sojourn.batch import Batch, Edges, Seam, edges
 from sojourn.blocks import (
     Regression,
@@ -72,22 +72,21 @@ class RegimeModel(Model):
                 from the prior.
             seed: Which rows and clusters, or which draw.
         """
-        coords = self.initial_coords(as_series(data, self.emission_dim), method, seed)
-        return {name: np.asarray(value) for name, value in self.to_params(coords).items()}
+        series = as_series(data, self.emission_dim)
+        scaled = self.scaled_to(series)
+        inner, own = scaled.enter(series)
+        params = scaled.to_params(inner.initial_coords(own, method, seed))
+        return {name: np.asarray(value) for name, value in params.items()}
 
     @double
     def initial_coords(self, series: Series, method: InitMethod, seed: int) -> dict[str, Array]:
-        """Return starting values as coordinates, priors taken in the units of the data."""
+        """Return starting values as coordinates, model and series in the same units."""
         check_lags(self, series)
-        scaled = self.scaled_to(series)
         if method in ("kmeans", "influence"):
-            influence = method == "influence"
-            coords = kmeans_coords(scaled, series, check_seed(seed), influence=influence)
-        elif method == "prior":
-            coords = prior_coords(scaled, check_seed(seed))
-        else:
-            raise ValueError(f"method must be 'kmeans', 'influence' or 'prior'; got {method!r}")
-        return coords if scaled is self else self.to_coords(scaled.to_params(coords))
+            return kmeans_coords(self, series, check_seed(seed), influence=method == "influence")
+        if method == "prior":
+            return prior_coords(self, check_seed(seed))
+        raise ValueError(f"method must be 'kmeans', 'influence' or 'prior'; got {shown(method)}")
 
     def initial_law(self) -> np.ndarray:
         """Law of the state before the first row of a series."""

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 Missing = Literal["none", "rows", "entries"]
 
@@ -35,9 +37,9 @@ class Series:
     def dim(self) -> int:
         return self.values.shape[1]
 
-    def split(self) -> list[np.ndarray]:
-        """Return the rows of each series."""
-        return np.split(self.values, np.cumsum(self.lengths)[:-1])
+    def resident(self) -> Array:
+        """Return all rows in memory, columns first, shape (D, N)."""
+        return jnp.asarray(np.ascontiguousarray(self.values.T))
 
     def location_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a robust location and scale of each column, from a sample of rows.
