@@ -37,7 +37,7 @@ from sojourn.series.series import Missing
 TOLERANCE = 1e-13
 
 # Series up to this many rows are one window each.
-_SHORT = 1024
+_SHORT = 128
 
 # Windows per call: with a few hundred rows each, what a call touches stays in the cache.
 _GROUP = 64
