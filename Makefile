@@ -39,7 +39,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e .
 	touch $@
 
-# The test environment holds the tools of both `make test` and `make lint`.
+# The extras of pyproject.toml, each installed when it is first needed.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e ".[$*]"
 	touch $@

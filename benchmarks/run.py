@@ -1,7 +1,7 @@
 """Side by side with peers, in one run, on one core: prints a table and writes it to results.md.
 
-Absolute times depend on the machine and on what else it does; ratios do so far less, since both sides
-take turns. Targets are those of `docs/design.md`, §5.
+Both sides take turns, so that a busy machine hits them alike; results are checked to agree before they
+are timed. Times depend on the machine, ratios far less.
 """
 
 import sys
@@ -23,17 +23,17 @@ import numpy as np
 from peers import dynamax_gradients, dynamax_log_likelihood, dynamax_marginals, hmmlearn_models
 
 import sojourn as sj
-from cases import ROWS, reversed_cycles, rotations
 from sojourn.batch import Batch
 from sojourn.gibbs import Sweep
 from sojourn.gradients import Estimator, Source, windowed
 from sojourn.passes import full_statistics, state_marginals, total_score
 from sojourn.sampling import _advance
+from sojourn.synthetic import alternating_rotations, reversed_cycles
 
-REPETITIONS = 7
+ROWS = 1_000_000
 
-# Chunks of steps of about this many seconds: long against the call, short against the machine's moods.
-CHUNK_SECONDS = 0.2
+# Steps per timed call: long against the call itself.
+STEPS = 2000
 
 
 class Line(NamedTuple):
@@ -104,16 +104,13 @@ def gradients() -> Iterator[Line]:
     ours = {"gradient": lambda: gradient(coords, batch)}
     peers = dynamax_gradients(model, coords, batch.y)
     _agree(what, ours | peers, relative=1e-6)
-    step, count = _stepper(estimator, source, coords, pilot)
-    functions = {**ours, **peers, "step": step}
-    seconds = least_seconds(functions, REPETITIONS)
+    ours["step"] = _stepper(estimator, source, coords, pilot, count=100)
+    seconds = least_seconds(ours | peers)
     best = min(peers, key=lambda name: seconds[name])
-    for name, calls, target in (("gradient", 1, 4), ("step", count, None)):
-        title = (
-            what if name == "gradient" else "whole SGRLD step on such windows, to their gradient"
-        )
-        own = seconds[name] / calls
-        yield _line(title, _per_row(own, rows), best, seconds[best], own, rows, target)
+    own = seconds["gradient"]
+    yield _line(what, best, seconds[best], own, rows, target=4)
+    what = "a whole SGRLD step on such windows, to the peer's gradient"
+    yield _line(what, best, seconds[best], seconds["step"] / 100, rows)
 
 
 def steps() -> Iterator[Line]:
@@ -121,10 +118,11 @@ def steps() -> Iterator[Line]:
     limits = {1: 40, 16: None, 64: 80}
     loops = {}
     for batch in limits:
-        loops[batch] = _stepper(*_arhmm(sj.Windows(length=2, buffer=2, batch=batch), rows=ROWS))
-    seconds = least_seconds({str(b): loop[0] for b, loop in loops.items()}, REPETITIONS)
+        windows = sj.Windows(length=2, buffer=2, batch=batch)
+        loops[str(batch)] = _stepper(*_arhmm(windows, rows=ROWS), count=STEPS)
+    seconds = least_seconds(loops)
     for batch, limit in limits.items():
-        micros = seconds[str(batch)] / loops[batch][1] * 1e6
+        micros = seconds[str(batch)] / STEPS * 1e6
         what = f"SGRLD step, ARHMM K=2, T=10⁶, S=2 B=2, {batch} window{'s' * (batch > 1)}"
         target, met = ("", None) if limit is None else (f"< {limit} µs", micros < limit)
         yield Line(what, f"{micros:.1f} µs ({1e6 / micros:,.0f}/s)", "", None, target, met)
@@ -139,8 +137,7 @@ def gibbs() -> Iterator[Line]:
         {
             "sweep": lambda: sweep(key, coords),
             "smoothing": lambda: state_marginals(model, coords, series)[0],
-        },
-        REPETITIONS,
+        }
     )
     times = seconds["sweep"] / seconds["smoothing"]
     yield Line(
@@ -155,7 +152,7 @@ def gibbs() -> Iterator[Line]:
 
 def imports() -> Iterator[Line]:
     """Seconds that `import sojourn` takes beyond `import jax`."""
-    seconds = import_seconds(("jax", "sojourn"), 3)
+    seconds = import_seconds(("jax", "sojourn"))
     extra = seconds["sojourn"] - seconds["jax"]
     what = "`import sojourn` beyond `import jax`"
     yield Line(what, f"{extra:.2f} s", f"{seconds['jax']:.2f} s (jax)", None, "", None)
@@ -163,7 +160,7 @@ def imports() -> Iterator[Line]:
 
 def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]:
     """Return an estimator on simulated rows, its source, true coordinates and their metric."""
-    model, params = rotations()
+    model, params = alternating_rotations()
     series = sj.as_series(model.simulate(params, rows, seed=1)[1])
     coords = {name: jnp.asarray(u) for name, u in model.to_coords(params).items()}
     statistics, _ = full_statistics(model, coords, series)
@@ -172,29 +169,28 @@ def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]
 
 
 def _stepper(
-    estimator: Estimator, source: Source, coords: Any, pilot: Any
-) -> tuple[Callable[[], Any], int]:
-    """Return a call that takes many steps inside one compiled loop, and how many."""
+    estimator: Estimator, source: Source, coords: Any, pilot: Any, *, count: int
+) -> Callable[[], Any]:
+    """Return a call that takes `count` steps inside one compiled loop."""
+    rows = float(source.values.shape[1])
 
-    def run(count: int) -> Any:
+    def run() -> Any:
         return _advance(
             source,
             pilot,
             jax.random.key(0),
             coords,
-            *map(jnp.asarray, (0, 1e-3, float(source.values.shape[1]), 1, count, 0.0)),
+            *map(jnp.asarray, (0, 1e-3, rows, 1, count, 0.0)),
             estimator=estimator,
             sampler=sj.SGRLD(),
             decay=None,
             capacity=1,
         )
 
-    moved = run(1000)[0]
+    moved = run()[0]
     if not all(np.isfinite(u).all() for u in moved.values()):
         raise RuntimeError(f"the chain diverged: {moved}")
-    seconds = least_seconds({"steps": lambda: run(1000)}, 1)["steps"]
-    count = max(100, int(1000 * CHUNK_SECONDS / seconds))
-    return lambda: run(count), count
+    return run
 
 
 def _agree(
@@ -222,20 +218,19 @@ def _compare(
     rows: int,
     target: float,
 ) -> Iterator[Line]:
-    seconds = least_seconds(ours | peers, REPETITIONS)
+    seconds = least_seconds(ours | peers, budget=30.0)
     best = min(peers, key=lambda name: seconds[name])
     for name in ours:
-        own = seconds[name]
-        title = f"{what}, {name}"
-        yield _line(title, _per_row(own, rows), best, seconds[best], own, rows, target)
+        yield _line(f"{what}, {name}", best, seconds[best], seconds[name], rows, target)
 
 
 def _line(
-    what: str, shown: str, peer: str, theirs: float, own: float, rows: int, target: float | None
+    what: str, peer: str, theirs: float, own: float, rows: int, target: float | None = None
 ) -> Line:
     ratio = theirs / own
     goal, met = ("", None) if target is None else (f"≥ {target:g}×", ratio >= target)
-    return Line(what, shown, f"{_per_row(theirs, rows)} ({peer})", ratio, goal, met)
+    shown = f"{_per_row(theirs, rows)} ({peer})"
+    return Line(what, _per_row(own, rows), shown, ratio, goal, met)
 
 
 def _per_row(seconds: float, rows: int) -> str:
@@ -253,7 +248,8 @@ def _machine() -> str:
     """Describe processor and versions, in one line."""
     names = ("sojourn", "jax", "jaxlib", "numpy", "dynamax", "hmmlearn")
     versions = ", ".join(f"{n} {_version(n)}" for n in names)
-    return f"One core of {_processor()}; Python {platform.python_version()}, {versions}; 64 bits."
+    python = platform.python_version()
+    return f"Processor time on one core of {_processor()}; Python {python}, {versions}; float64."
 
 
 def _processor() -> str:

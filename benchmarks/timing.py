@@ -1,4 +1,8 @@
-"""One core, interleaved repetitions, least times."""
+"""One core, turns, least processor times.
+
+On one core the processor time of a process is the time it would take on an idle machine; the least over
+many turns is nearest to that, since other processes can only add to it, through the caches they share.
+"""
 
 import os
 import subprocess
@@ -7,13 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
+# Rounds of turns at the least, and at the most.
+_FEWEST, _MOST = 5, 100
+
+# Seconds of a turn at the least: short functions are called repeatedly, with warm caches.
+_TURN = 0.05
 
 
 def pin() -> None:
     """Keep this process, its threads and its children on one core.
 
-    To be called before JAX starts its backend, which makes as many threads as it sees cores.
+    To be called before NumPy and JAX are imported, which start as many threads as they see cores.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -21,33 +29,48 @@ def pin() -> None:
         os.environ[name] = "1"
 
 
-def least_seconds(functions: Mapping[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
-    """Time functions by turns and return the least of each.
+def least_seconds(
+    functions: Mapping[str, Callable[[], Any]], budget: float = 20.0
+) -> dict[str, float]:
+    """Time functions by turns and return the least processor seconds of each.
 
-    What else runs on the machine only adds time, and hits all functions alike when they take turns;
-    the first call of each, which compiles, is not counted.
+    The first call of each, which compiles, is not counted.
+
+    Args:
+        functions: What is timed, by name.
+        budget: Seconds to spend in all.
     """
-    for function in functions.values():
-        jax.block_until_ready(function())
-    seconds = dict.fromkeys(functions, float("inf"))
-    for _ in range(repetitions):
-        for name, function in functions.items():
-            start = time.perf_counter()
+    import jax  # not above, so that `pin` can come first
+
+    def turn(function: Callable[[], Any], calls: int) -> float:
+        start = time.process_time()
+        for _ in range(calls):
             jax.block_until_ready(function())
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
+        return (time.process_time() - start) / calls
+
+    for function in functions.values():
+        turn(function, 1)
+    calls = {name: 1 + int(_TURN / turn(function, 1)) for name, function in functions.items()}
+    seconds = dict.fromkeys(functions, float("inf"))
+    end = time.monotonic() + budget
+    for rounds in range(_MOST):
+        if rounds >= _FEWEST and time.monotonic() > end:
+            break
+        for name, function in functions.items():
+            seconds[name] = min(seconds[name], turn(function, calls[name]))
     return seconds
 
 
-def import_seconds(modules: tuple[str, ...], repetitions: int) -> dict[str, float]:
+def import_seconds(modules: tuple[str, ...], turns: int = 3) -> dict[str, float]:
     """Time `import module` in fresh interpreters, by turns; the least of each.
 
     One import more goes first, uncounted, to write byte code and fill the page cache.
     """
     seconds = dict.fromkeys(modules, float("inf"))
-    for turn in range(repetitions + 1):
+    for turn in range(turns + 1):
         for module in modules:
-            code = f"import time; t = time.perf_counter(); import {module}; "
-            code += "print(time.perf_counter() - t)"
+            code = f"import time; t = time.process_time(); import {module}; "
+            code += "print(time.process_time() - t)"
             out = subprocess.run(
                 [sys.executable, "-c", code], check=True, capture_output=True, text=True
             )

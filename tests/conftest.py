@@ -1,4 +1,4 @@
-"""Shapes checked at run time, warnings as errors, 64 bits where internals are called."""
+"""Shapes checked at run time, 64 bits where internals are called."""
 
 import warnings
 

@@ -33,8 +33,7 @@ def enumerate_paths(Pi: np.ndarray, initial: np.ndarray, log_f: np.ndarray) -> E
     one_hot = np.eye(K)[paths]
     marginals = np.einsum("n,ntk->tk", p, one_hot[:, 1:])
     pairs = np.einsum("n,ntk,ntj->tkj", p, one_hot[:, :-1], one_hot[:, 1:])
-    # The best path maximises over the rows' states; the state before the first is summed out of
-    # nothing: Viterbi maximises over it as well.
+    # Viterbi maximises over the state before the first row as well.
     return Enumerated(float(total), marginals, pairs, paths[np.argmax(log_p), 1:], paths, p)
 
 

@@ -184,7 +184,7 @@ def test_decreasing_step_sizes_are_recorded(switching):
         model, y, sj.SGRLD(decay), num_samples=50, num_warmup=10, thin=2, seed=0, **QUICK
     )
     sizes = fit.sample_stats["step_size"].to_numpy()[0]
-    np.testing.assert_allclose(sizes[0], 0.1 * (1 + 12 / 10) ** -0.6)
+    np.testing.assert_allclose(sizes[0], 0.1 * (1 + 11 / 10) ** -0.6)
     assert (np.diff(sizes) < 0).all()
 
 

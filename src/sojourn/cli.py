@@ -51,14 +51,17 @@ def main() -> None:
     """Run the command line: one line and exit code 2 for errors in what was asked."""
     try:
         app()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"sojourn: {error}", file=sys.stderr)
         sys.exit(2)
 
 
 def _keep_compiled_programs() -> None:
     """Let JAX keep what it compiled on disk, so that the next run starts at once."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(base) / "sojourn" / "jax")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    import jax
+
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "sojourn" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

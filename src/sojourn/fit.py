@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sojourn._validation import check_size
 from sojourn.align import align_chains
 from sojourn.metrics import log_likelihood
 from sojourn.models.base import Model
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-# Draws that averages over the posterior use: their error is then a tenth of the posterior's spread.
+# Draws that averages over the posterior use: the error of a mean is then a tenth of its spread.
 _AVERAGED_DRAWS = 100
 
 
@@ -28,7 +29,8 @@ class Fit:
     Attributes:
         model: The model, with the units and priors that were used.
         posterior: Draws of the parameters, dims (chain, draw, …), states aligned across chains.
-        sample_stats: Step size and estimated log-posterior (`lp`, once a chunk) of each draw.
+        sample_stats: Step size and log-posterior of each draw (`lp`, estimated once a chunk, up to a
+            constant); empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
     """
 
@@ -97,6 +99,7 @@ class Fit:
 
     def draws(self, num_draws: int) -> list[dict[str, np.ndarray]]:
         """Return parameters of `num_draws` draws, spread evenly over all chains."""
+        check_size("num_draws", num_draws)
         flat = self.posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
         total = flat.sizes["sample"]
         picked = np.unique(np.linspace(0, total - 1, min(num_draws, total)).astype(int))

@@ -78,7 +78,9 @@ def _sample(
     place = drawn.origin + drawn.sequence
     steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
     picked = uniform[jnp.minimum(place + steps, uniform.shape[0] - 1)]
-    key = jax.random.fold_in(key, place[0])
+    # Rows that count belong to one window alone: its start tells groups apart.
+    first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
+    key = jax.random.fold_in(key, first)
     (statistics, states), edges = model.window_samples(
         key, coords, batch, picked, seam(drawn), missing
     )

@@ -96,11 +96,11 @@ def sample(
     outer = model.scaled_to(series)
     start = outer.to_coords(init) if isinstance(init, Mapping) else init
     model, own = outer.enter(series)
-    key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)))
+    key_start, key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)), 3)
     with Progress(enabled=progress) as bar:
         bar.describe("finding a start")
         gibbs = isinstance(sampler, Gibbs)
-        center = find_start(model, own, start, key_tune, refine=not gibbs)
+        center = find_start(model, own, start, key_start, refine=not gibbs)
         if isinstance(sampler, Gibbs):
             warmup = 200 if num_warmup == "auto" else num_warmup
             every = 1 if thin == "auto" else thin
@@ -256,14 +256,15 @@ def _langevin_chain(
             # Finite coordinates may stand for infinite parameters.
             bad = _first_non_finite(drawn) or _first_non_finite(params)
             if bad is not None:
+                good = {n: p[: bad[0]] for n, p in params.items()}
+                nothing = np.full(bad[0], np.nan)
+                keep(good, {"step_size": np.full(bad[0], epsilon), "lp": nothing})
                 raise _Diverged(index, first + bad[0] * thin, bad[1])
-            steps = first + thin * (1 + np.arange(size))
-            used = (
-                np.full(size, epsilon) if decay is None else np.asarray(decay(jnp.asarray(steps)))
-            )
+            steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
+            scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial
             first += size * thin
             lp = float(log_posterior(estimator, source, key, coords))
-            keep(params, {"step_size": used, "lp": np.full(size, lp)})
+            keep(params, {"step_size": epsilon * scale, "lp": np.full(size, lp)})
             bar.advance(size * thin, lp)
 
     return chain
@@ -296,7 +297,8 @@ def _advance(
     def step(t: Array, coords: dict[str, Array]) -> dict[str, Array]:
         key_windows, key_noise = jax.random.split(jax.random.fold_in(key, t))
         statistics = estimator(source, key_windows, coords)
-        h = (epsilon if decay is None else decay(t)) / T
+        # Halvings in warm-up scale a schedule as a whole.
+        h = epsilon * (1.0 if decay is None else decay(t) / decay.initial) / T
         return sampler.step(key_noise, estimator.model, coords, statistics, h, pilot, tame=tame)
 
     def draw(n: Array, carry: Any) -> Any:
@@ -331,9 +333,9 @@ def _gibbs_chain(
     bar: Progress,
 ) -> Chain:
     """Return a function that runs one chain of Gibbs sweeps."""
-    sweep = Sweep(model, series)
 
     def chain(index: int, key: Array, keep: Any) -> None:
+        sweep = Sweep(model, series)
         coords = {n: jnp.asarray(u) for n, u in center.items()}
         for t in range(num_warmup + num_samples * thin):
             coords = sweep(jax.random.fold_in(key, t), coords)

@@ -84,12 +84,12 @@ def find_start(
 ) -> dict[str, Array]:
     """Return coordinates near the mode, from starts of the kind `init` or from given coordinates."""
     estimator, source = _em_estimator(model, series)
-    key_em, key_score = jax.random.split(key)
+    key_seeds, key_em, key_score = jax.random.split(key, 3)
     if isinstance(init, Mapping):
         starts = [dict(init)]
     else:
         methods = _STARTS[init]
-        seeds = np.asarray(jax.random.randint(key, (len(methods),), 0, 2**30))
+        seeds = np.asarray(jax.random.randint(key_seeds, (len(methods),), 0, 2**30))
         starts = [
             model.initial_coords(series, method, int(seed))
             for method, seed in zip(methods, seeds, strict=True)
@@ -134,19 +134,20 @@ def tune(
         choices |= {"windows": "full", "buffer": tiles.buffer, "control_variate": False}
     else:
         estimator, source = windowed(model, series, windows)
-        noise = gradient_noise(estimator, sampler, source, center, pilot, key_noise, T)
         varied = source._replace(center=Center(dict(center), statistics))
-        use = control_variate is True
-        if control_variate == "auto":
-            lower = gradient_noise(estimator, sampler, varied, center, pilot, key_noise, T)
-            use = lower < noise
-            noise = min(lower, noise)
-        source = varied if use else source
+        measure = functools.partial(gradient_noise, center=center, pilot=pilot, key=key_noise, T=T)
+        levels = {}
+        if control_variate is not True:
+            levels[False] = measure(estimator, sampler, source)
+        if control_variate is not False:
+            levels[True] = measure(estimator, sampler, varied)
+        use = min(levels, key=lambda kind: levels[kind])
+        noise, source = levels[use], varied if use else source
         epsilon = step_size(sampler, model, center, pilot, noise, T)
-        spare = _SMALL_NOISE / (epsilon / T / 2 * noise)
-        if fit_batch and spare >= 2:
+        share = epsilon / T / 2 * noise
+        if fit_batch and share < _SMALL_NOISE / 2:
             # Noise falls as one over the batch: give up windows that do not pay for themselves.
-            batch = max(_MIN_BATCH, int(windows.batch / spare))
+            batch = max(_MIN_BATCH, int(windows.batch * share / _SMALL_NOISE))
             noise *= windows.batch / batch
             windows = dataclasses.replace(windows, batch=batch)
             estimator = dataclasses.replace(estimator, windows=windows)
@@ -193,21 +194,22 @@ def gradient_noise(
 
     A control variate is exact at its centre, so its noise must be measured where chains go.
     """
-    white = []
-    W = estimator.windows.batch
+    white, batch = [], estimator.windows.batch
+    # At least two windows at each place, so that their spread does not include that of the places.
+    W = max(2, estimator.windows.batch)
+    estimator = dataclasses.replace(
+        estimator, windows=dataclasses.replace(estimator.windows, batch=W)
+    )
     keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
     for k in keys:
         key_place, key_windows = jax.random.split(k)
         place = disperse(estimator.model, center, pilot, key_place, T)
         found = window_gradients(estimator, sampler, source, key_windows, place, pilot)
         white.append(np.asarray(found))
-    if W == 1:
-        deviations = np.concatenate(white) - np.mean(np.concatenate(white), 0)
-        count = len(deviations) - 1
-    else:
-        deviations = np.concatenate([w - w.mean(0) for w in white])
-        count = len(deviations) - len(white)
-    return float(W * np.linalg.norm(deviations, 2) ** 2 / count)
+    deviations = np.concatenate([w - w.mean(0) for w in white])
+    count = len(deviations) - len(white)
+    # The sum over W windows varies W times as much as one of them, each of which is over W.
+    return float(W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -66,9 +66,9 @@ def reference(request):
 
 SETTINGS = {
     "RLD": (sj.SGRLD(), sj.Windows.full(), 4000),
-    "LD": (sj.SGLD(), sj.Windows.full(), 20_000),
+    "LD": (sj.SGLD(), sj.Windows.full(), 5000),
     "SGRLD": (sj.SGRLD(), sj.Windows(100, buffer=20, batch=64), 4000),
-    "SGLD": (sj.SGLD(), sj.Windows(100, buffer=20, batch=64), 20_000),
+    "SGLD": (sj.SGLD(), sj.Windows(100, buffer=20, batch=64), 5000),
 }
 
 

@@ -161,7 +161,7 @@ class Best(NamedTuple):
     """A most probable path and the normalised scores it was traced from.
 
     `scores[t]` is the best log-probability of a path that ends in each state at row t, less the best
-    of all states; `scores[-1]`, kept as `last`, decides the end.
+    of all states; `scores[-1]` decides the end.
     """
 
     path: Int[Array, "L W"]
@@ -195,12 +195,13 @@ def stationary(Pi: Float[Array, "K K"]) -> Float[Array, "K"]:
     """Return the stationary law π of Π.
 
     Solves (I − Π + 1 1ᵀ)ᵀ π = 1 (`MATH.md` §1) by elimination without subtraction (Grassmann, Taksar
-    and Heyman), which stays accurate for nearly absorbing chains and needs no LAPACK.
+    and Heyman), which stays accurate for nearly absorbing chains; above `_UNROLL` states by LAPACK.
     """
     K = Pi.shape[0]
     if K > _UNROLL:
         system = jnp.eye(K) - Pi + 1.0
-        return jnp.maximum(jnp.linalg.solve(system.T, jnp.ones(K)), 0.0)
+        law = jnp.maximum(jnp.linalg.solve(system.T, jnp.ones(K)), 0.0)
+        return law / law.sum()
     reduced = [[Pi[k, j] for j in range(K)] for k in range(K)]
     for n in range(K - 1, 0, -1):
         leave = jnp.maximum(sum(reduced[n][:n], start=jnp.asarray(0.0)), _ABSORBING)

@@ -64,7 +64,6 @@ class ARHMM(RegimeModel):
         self.check_initial()
         D, q = self.emission_dim, self.emission_dim * self.num_lags
         self.check_priors({"prior_mean": (D, q), "column_covariance": (q, q)})
-        _ = self.blocks  # priors are checked by the blocks they make
 
     @functools.cached_property
     def transition(self) -> Transition:

@@ -176,9 +176,6 @@ class Model(abc.ABC):
         """Return the gradient of the log-likelihood from its statistics, by Fisher's identity."""
         return jax.grad(lambda u: self.expected_log_joint(u, statistics))(dict(coords))
 
-    def log_prior_gradient(self, coords: Coords) -> dict[str, Array]:
-        return jax.grad(self.log_prior)(dict(coords))
-
     def pilot(self, statistics: Mapping[str, Any], num_rows: float) -> dict[str, Pilot]:
         """Estimate the constants of the blocks' metrics."""
         return {b.names[0]: b.pilot(statistics[b.names[0]], num_rows) for b in self.blocks}

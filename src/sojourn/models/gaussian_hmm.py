@@ -57,7 +57,6 @@ class GaussianHMM(RegimeModel):
         check_positive("mean_precision", self.mean_precision)
         self.check_initial()
         self.check_priors({"prior_mean": (self.emission_dim,)})
-        _ = self.blocks  # priors are checked by the blocks they make
 
     @functools.cached_property
     def transition(self) -> Transition:
