@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # Rounds of turns at the least, and at the most.
-_FEWEST, _MOST = 5, 100
+_FEWEST, _MOST = 2, 100
 
 # Seconds of a turn at the least: short functions are called repeatedly, with warm caches.
 _TURN = 0.05

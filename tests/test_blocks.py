@@ -337,3 +337,12 @@ def test_steps_keep_their_constraints_from_bad_starts():
         coords = step(key, coords, statistics, jnp.asarray(1e-4), pilot)
     Q = np.asarray(block.to_params(coords)["Q"])
     np.testing.assert_allclose(Q, np.eye(2), atol=0.2)
+
+
+def test_conjugate_draw_of_tiny_concentrations_is_not_the_centre():
+    """Gammas that underflow must not make a row without data uniform."""
+    block = Transition(2, concentration=1e-3)
+    keys = jax.random.split(jax.random.key(0), 2000)
+    empty = TransitionStatistics(jnp.zeros((2, 2)))
+    drawn = np.asarray(jax.vmap(lambda k: block.draw(k, empty)[block.name])(keys))[..., 0]
+    assert np.mean((drawn > 0.01) & (drawn < 0.99)) < 0.03

@@ -131,3 +131,10 @@ def test_stationary_law_of_nearly_absorbing_and_periodic_chains():
     absorbing = np.array([[0.5, 0.5], [0.0, 1.0]])
     law = np.asarray(discrete.stationary(jnp.asarray(absorbing)))
     np.testing.assert_allclose(law, [0, 1], atol=1e-15)
+
+
+def test_stationary_law_of_many_nearly_absorbing_states():
+    K = 20
+    Pi = np.full((K, K), 1e-13) + np.eye(K) * (1 - K * 1e-13)
+    np.testing.assert_allclose(discrete.stationary(jnp.asarray(Pi)), np.full(K, 1 / K), rtol=1e-3)
+    assert np.isfinite(discrete.stationary(jnp.eye(K))).all()

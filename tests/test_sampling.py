@@ -213,3 +213,11 @@ def test_prior_start_and_control_variate_run(switching):
     )
     assert fit.choices["control_variate"] is True
     assert np.isfinite(fit.posterior["means"]).all()
+
+
+def test_one_window_that_is_the_whole_series_has_no_noise(switching):
+    model, _, y = switching
+    fit = sj.sample(
+        model, y[:60], windows=sj.Windows(60, 0, 4), num_samples=5, num_warmup=5, **QUICK
+    )
+    assert fit.choices["noise_fraction"] == 0

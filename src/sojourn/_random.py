@@ -6,7 +6,12 @@ from jax import Array, lax
 
 
 def gamma(key: Array, shape: Array) -> Array:
-    """Draw Gamma(shape, 1) by Marsaglia and Tsang's rejection, all entries at once.
+    """Draw Gamma(shape, 1)."""
+    return jnp.exp(log_gamma(key, shape))
+
+
+def log_gamma(key: Array, shape: Array) -> Array:
+    """Draw the log of Gamma(shape, 1) by Marsaglia and Tsang's rejection, all entries at once.
 
     `jax.random.gamma` loops over entries one by one on CPU, which would take most of a step.
     """
@@ -29,4 +34,4 @@ def gamma(key: Array, shape: Array) -> Array:
     start = (key, jnp.where(hopeless, jnp.nan, 1.0), hopeless)
     _, value, _ = lax.while_loop(lambda carry: ~carry[2].all(), propose, start)
     log_u = jnp.log1p(-jax.random.uniform(key_boost, shape.shape))
-    return value * jnp.where(shape < 1, jnp.exp(log_u / shape), 1.0)
+    return jnp.log(value) + jnp.where(shape < 1, log_u / shape, 0.0)

@@ -128,7 +128,7 @@ def sample(
         raise DivergenceError(
             f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
             f"finite; {kept} draws before that are kept in this error's `fit`. "
-            "Use a smaller step_size, or more windows per batch",
+            + ("Check the data" if gibbs else "Use a smaller step_size or a larger batch"),
             fit,
         )
     assert fit is not None

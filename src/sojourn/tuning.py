@@ -25,7 +25,7 @@ from jax import Array
 from sojourn.batch import Seam
 from sojourn.blocks import Pilot
 from sojourn.buffers import choose, window_gradients
-from sojourn.dynamics import Decay, Sampler
+from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.passes import full_statistics
@@ -159,6 +159,11 @@ def tune(
             "control_variate": use,
         }
     epsilon = step_size(sampler, model, center, pilot, noise, T)
+    if not np.isfinite(epsilon):
+        raise ValueError(
+            "no step size could be found: the statistics near the start are not finite; check that "
+            "some rows are complete (with their lags), and centre and scale data far from zero"
+        )
     choices |= {"step_size": epsilon, "noise_fraction": epsilon / T / 2 * noise}
     return Tuned(estimator, source, pilot, epsilon, dict(center), choices)
 
@@ -176,9 +181,12 @@ def step_size(
         return sampler.step_size.initial
     if sampler.step_size != "auto":
         return float(sampler.step_size)
-    curvature = float(_curvature(sampler, model, coords, pilot))
+    # The metric of SGRLD is the inverse of the information: curvature one.
+    curvature = 1.0
+    if not isinstance(sampler, SGRLD):
+        curvature = float(_curvature(sampler, model, coords, pilot))
     limit = 2 * EXCESS / curvature
-    return float(min(limit, 2 * EXCESS * T / noise) if noise > 0 else limit)
+    return float(limit if noise == 0 else min(limit, 2 * EXCESS * T / noise))
 
 
 def gradient_noise(
@@ -249,10 +257,7 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _curvature(sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[str, Pilot]) -> Array:
-    """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric.
-
-    One for SGRLD, whose metric is the inverse of that information.
-    """
+    """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric."""
     largest = []
     for block in model.blocks:
         own = {n: jnp.asarray(coords[n]) for n in block.names}

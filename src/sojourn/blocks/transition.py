@@ -14,7 +14,7 @@ from jax import Array
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Float
 
-from sojourn._random import gamma
+from sojourn._random import gamma, log_gamma
 from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
 
 # Shape A₀ of the Gamma law of the scale Φ_k, whose mean is 1. The scale is independent of Π, so this
@@ -96,8 +96,8 @@ class Transition(Block):
 
     def draw(self, key: Array, statistics: TransitionStatistics) -> dict[str, Array]:
         """Draw Π_k ~ Dirichlet(α_k + N_k). `MATH.md` §11."""
-        drawn = jnp.maximum(gamma(key, jnp.asarray(self._alpha) + statistics.counts), _TINY)
-        return {self.name: drawn / drawn.sum(-1, keepdims=True)}
+        drawn = log_gamma(key, jnp.asarray(self._alpha) + statistics.counts)
+        return {self.name: jax.nn.softmax(drawn, axis=-1)}
 
     def center(self, statistics: TransitionStatistics) -> dict[str, Array]:
         posterior = jnp.asarray(self._alpha) + jnp.maximum(statistics.counts, 0.0)

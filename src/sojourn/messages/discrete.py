@@ -13,7 +13,7 @@ r_t = γ_t / p_t,
 which costs no exponential and keeps every marginal summing to one.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -31,8 +31,7 @@ _FLOOR = 1e-300
 # Largest exponent of a scaled density: with predictions ≤ 1e-290, e^600 · 1e-290 stays below overflow.
 _CAP = 600.0
 
-# A state left less often than this is absorbing for every series there is; the floor keeps the product
-# of up to `_UNROLL` such ratios finite.
+# A state left less often than this is absorbing for every series there is.
 _ABSORBING = 1e-18
 
 
@@ -192,27 +191,30 @@ def viterbi(
 
 
 def stationary(Pi: Float[Array, "K K"]) -> Float[Array, "K"]:
-    """Return the stationary law π of Π.
+    """Return the stationary law π of Π, π Π = π.
 
-    Solves (I − Π + 1 1ᵀ)ᵀ π = 1 (`MATH.md` §1) by elimination without subtraction (Grassmann, Taksar
-    and Heyman), which stays accurate for nearly absorbing chains; above `_UNROLL` states by LAPACK.
+    By elimination without subtraction (Grassmann, Taksar and Heyman), which stays accurate for nearly
+    absorbing chains, where solving (I − Π + 1 1ᵀ)ᵀ π = 1 (`MATH.md` §1) loses all digits.
     """
     K = Pi.shape[0]
-    if K > _UNROLL:
-        system = jnp.eye(K) - Pi + 1.0
-        law = jnp.maximum(jnp.linalg.solve(system.T, jnp.ones(K)), 0.0)
-        return law / law.sum()
-    reduced = [[Pi[k, j] for j in range(K)] for k in range(K)]
-    for n in range(K - 1, 0, -1):
-        leave = jnp.maximum(sum(reduced[n][:n], start=jnp.asarray(0.0)), _ABSORBING)
-        for k in range(n):
-            reduced[k][n] = reduced[k][n] / leave
-            for j in range(n):
-                reduced[k][j] = reduced[k][j] + reduced[k][n] * reduced[n][j]
-    weights = [jnp.ones_like(Pi[0, 0])]
-    for n in range(1, K):
-        weights.append(sum((weights[k] * reduced[k][n] for k in range(n)), start=jnp.asarray(0.0)))
-    law = jnp.stack(weights)
+    index = jnp.arange(K)
+
+    def eliminate(i: Any, reduced: Array) -> Array:
+        n = K - 1 - i
+        below = index < n
+        leave = jnp.maximum(jnp.where(below, reduced[n], 0.0).sum(), _ABSORBING)
+        into = reduced[:, n] / leave
+        through = jnp.where(below[:, None] & below, into[:, None] * reduced[n], 0.0)
+        return (reduced + through).at[:, n].set(jnp.where(below, into, reduced[:, n]))
+
+    def restore(n: Any, law: Array) -> Array:
+        share = jnp.where(index < n, law * reduced[:, n], 0.0).sum()
+        law = law.at[n].set(share)
+        return law / law.max()  # products of many such ratios could overflow
+
+    unroll = K <= _UNROLL
+    reduced = lax.fori_loop(0, K - 1, eliminate, Pi, unroll=unroll or None)
+    law = lax.fori_loop(1, K, restore, jnp.where(index == 0, 1.0, 0.0), unroll=unroll or None)
     return law / law.sum()
 
 
