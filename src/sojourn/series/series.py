@@ -37,6 +37,10 @@ class Series:
     def dim(self) -> int:
         return self.values.shape[1]
 
+    def split(self) -> list[np.ndarray]:
+        """Return the rows of each series."""
+        return np.split(self.values, np.cumsum(self.lengths)[:-1])
+
     def resident(self) -> Array:
         """Return all rows in memory, columns first, shape (D, N)."""
         return jnp.asarray(np.ascontiguousarray(self.values.T))
