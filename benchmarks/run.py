@@ -7,10 +7,11 @@ are timed. Times depend on the machine, ratios far less.
 import sys
 from pathlib import Path
 
-from timing import import_seconds, least_seconds, pin
+from timing import import_seconds, keep_memory, least_seconds, pin
 
 if __name__ == "__main__":
     pin()
+    keep_memory()
 
 import importlib.metadata
 import platform

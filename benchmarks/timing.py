@@ -4,6 +4,7 @@ On one core the processor time of a process is the time it would take on an idle
 many turns is nearest to that, since other processes can only add to it, through the caches they share.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -27,6 +28,17 @@ def pin() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+
+
+def keep_memory() -> None:
+    """Let freed memory stay with the process, where the C library can be told so.
+
+    Large arrays then come from pages already there. A virtual machine may take ten times as long as
+    another to hand out new ones, which would hide what is compared.
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(-4, 0)  # M_MMAP_MAX: no mapping of its own for a large array
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing goes back
 
 
 def least_seconds(
