@@ -10,9 +10,10 @@ def align_chains(
 ) -> dict[str, np.ndarray]:
     """Relabel the states of each chain to match the first.
 
-    States are matched by the means, over a chain, of what belongs to one state alone (means,
+    States are matched by the medians, over a chain, of what belongs to one state alone (means,
     covariances, regression matrices and the chance to stay), each entry over its spread between
-    states. Labels that switch within a chain are left as they are and show in R-hat.
+    states. Labels that switch within a chain are left as they are and show in R-hat. Chains kept
+    after a divergence may end in numbers whose squares overflow; they are as far as can be.
 
     Args:
         draws: Parameters, shape (chain, draw, ...).
@@ -34,10 +35,13 @@ def match_states(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the order of `other`'s states, (K, features), that comes closest to the reference."""
     from scipy.optimize import linear_sum_assignment
 
-    spread = np.concatenate([reference, other]).std(0)
-    scale = np.where(spread > 0, spread, 1.0)
-    cost = np.square((reference[:, None] - other[None]) / scale).sum(-1)
-    return linear_sum_assignment(cost)[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = np.concatenate([reference, other]).std(0)
+        scale = np.where(spread > 0, spread, 1.0)
+        cost = np.square((reference[:, None] - other[None]) / scale).sum(-1)
+    # A total of K such costs must stay finite too.
+    farthest = np.finfo(float).max / (1 + len(cost))
+    return linear_sum_assignment(np.nan_to_num(cost, nan=farthest, posinf=farthest))[1]
 
 
 def permute(
@@ -52,7 +56,8 @@ def permute(
 
 def _signature(values: np.ndarray, dims: tuple[str, ...]) -> np.ndarray:
     """Return what tells states apart: (chain, K, features)."""
-    mean = values.mean(1)
+    with np.errstate(over="ignore"):
+        center = np.median(values, axis=1)
     if "to_state" in dims:
-        return np.diagonal(mean, axis1=-2, axis2=-1)[..., None]
-    return mean.reshape(*mean.shape[:2], -1)
+        return np.diagonal(center, axis1=-2, axis2=-1)[..., None]
+    return center.reshape(*center.shape[:2], -1)
