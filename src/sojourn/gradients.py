@@ -20,7 +20,7 @@ from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch
 from sojourn.models.base import Coords, Model, check_lags, check_model
-from sojourn.passes import Tiles, effective_missing, full_statistics, group, pads
+from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
 from sojourn.series.series import Missing
 from sojourn.series.windows import window_rows
@@ -118,14 +118,14 @@ def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]
     count = len(tiles.drawn.start)
     size = min(_GROUP, count)
     groups = -(-count // size)
-    index = np.arange(groups * size)
-    batch, _ = group(model, series, tiles, values, np.minimum(index, count - 1))
-    weight = jnp.where(index < count, batch.weight, 0.0)
+    every = jax.tree.map(jnp.asarray, tiles.drawn)
+    pad = pads(model, series, tiles.rows)
+    batch, _ = gather_tiles(values, every, 0, groups * size, tiles.rows, model.num_lags, pad)
 
     def split(x: Array) -> Array:
         return jnp.moveaxis(x.reshape(*x.shape[:-1], groups, size), -2, 0)
 
-    batch = Batch(split(batch.y), split(weight), split(batch.first))
+    batch = Batch(split(batch.y), split(batch.weight), split(batch.first))
     missing = effective_missing(model, series, tiles.rows)
     estimator = Estimator(model, Windows.full(), tiles.rows, False, missing)
     return estimator, Source(jnp.zeros((0, 0)), None, batch, None)

@@ -66,6 +66,7 @@ def make_tiles(model: Model, series: Series, buffer: int) -> Tiles:
     """
     longest = max(series.lengths) - model.num_lags
     core = int(np.clip(-(-series.num_rows // _GROUP), 2 * buffer, 16 * buffer))
+    core |= 1  # rows a power of two apart would share a few lines of the cache
     if longest <= core + 2 * buffer:
         core = longest
     drawn, rows = tile(series, model.num_lags, core, buffer)
@@ -83,23 +84,21 @@ def effective_missing(model: Model, series: Series, rows: int) -> Missing:
     return "rows" if kind == "none" and pads(model, series, rows) else kind
 
 
-def group(
-    model: Model, series: Series, tiles: Tiles, values: Array, index: np.ndarray
-) -> tuple[Batch, Drawn]:
-    """Gather the tiles with these indices."""
-    drawn = jax.tree.map(lambda field: jnp.asarray(np.asarray(field)[index]), tiles.drawn)
-    pad = pads(model, series, tiles.rows)
-    return _gather(values, drawn, tiles.rows, model.num_lags, pad), drawn
-
-
 def seam(drawn: Drawn) -> Seam:
     """Return where the windows meet their neighbours."""
     return Seam(jnp.asarray(drawn.start - drawn.shift), jnp.asarray(drawn.stop - drawn.shift))
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _gather(values: Array, drawn: Drawn, rows: int, num_lags: int, pad: bool) -> Batch:
-    return gather(values, drawn, rows, num_lags=num_lags, windows=None, pad=pad)
+@functools.partial(jax.jit, static_argnums=(3, 4, 5, 6))
+def gather_tiles(
+    values: Array, every: Drawn, first: int, size: int, rows: int, num_lags: int, pad: bool
+) -> tuple[Batch, Drawn]:
+    """Gather `size` tiles; behind the last, that one again, with weight zero."""
+    count = every.start.shape[0]
+    index = first + jnp.arange(size)
+    drawn = jax.tree.map(lambda field: field[jnp.minimum(index, count - 1)], every)
+    batch = gather(values, drawn, rows, num_lags=num_lags, windows=None, pad=pad)
+    return batch._replace(weight=jnp.where(index < count, batch.weight, 0.0)), drawn
 
 
 Kernel = Callable[[Batch, Drawn, int, Missing], tuple[Any, Edges]]
@@ -149,13 +148,12 @@ def _run_groups(
     size = min(_GROUP, count)
     missing = effective_missing(model, series, tiles.rows)
 
+    pad = pads(model, series, tiles.rows)
+    every = jax.tree.map(jnp.asarray, tiles.drawn)
+
     @double
     def one(first: int) -> Any:
-        index = np.minimum(np.arange(first, first + size), count - 1)
-        batch, drawn = group(model, series, tiles, values, index)
-        if first + size > count:  # the last window fills up the group, with weight zero
-            real = np.arange(size) < count - first
-            batch = batch._replace(weight=jnp.where(real, batch.weight, 0.0))
+        batch, drawn = gather_tiles(values, every, first, size, tiles.rows, model.num_lags, pad)
         return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
 
     firsts = range(0, count, size)

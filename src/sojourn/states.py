@@ -80,9 +80,11 @@ def _dataset(
     kept = t >= model.num_lags
     variables = {}
     for name, values in results.items():
-        fill = -1 if values.dtype.kind == "i" else np.nan
-        whole = np.full((len(t), *values.shape[1:]), fill, dtype=values.dtype)
-        whole[kept] = values
+        whole = values
+        if model.num_lags > 0:
+            fill = -1 if values.dtype.kind == "i" else np.nan
+            whole = np.full((len(t), *values.shape[1:]), fill, dtype=values.dtype)
+            whole[kept] = values
         variables[name] = (("time", "label")[: whole.ndim], whole)
     return xarray.Dataset(
         variables,

@@ -223,7 +223,9 @@ class RegimeModel(Model):
         row = jnp.concatenate([y, chi], axis=1)
         residual = _product(whitening, row)
         constant = log_diagonal.sum(0) - self.emission_dim / 2 * np.log(2 * np.pi)
-        log_f = constant[:, None] - 0.5 * jnp.square(residual).sum(2)
+        # Written out, as a sum over an axis would not fuse with what makes its terms.
+        squares = sum(jnp.square(residual[:, :, a]) for a in range(self.emission_dim))
+        log_f = constant[:, None] - 0.5 * squares
         return log_f if missing == "none" else jnp.where(seen[:, None], log_f, 0.0)
 
     def features(
