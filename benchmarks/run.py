@@ -99,7 +99,7 @@ def gradients() -> Iterator[Line]:
 
     @jax.jit
     def gradient(coords: Any, batch: Batch) -> Any:
-        return model.gradient(coords, model.statistics(coords, batch, estimator.missing))
+        return model.gradient(coords, model.statistics(key, coords, batch, estimator.missing))
 
     what, rows = "gradient, ARHMM K=2, 128 windows of 120 rows", batch.weight.size
     ours = {"gradient": lambda: gradient(coords, batch)}

@@ -74,7 +74,7 @@ def test_average_over_all_windows_is_the_full_gradient(case, scheme, x64):
         )
         gradient = jax.jit(
             lambda batch, kind=estimator.missing: model.gradient(
-                coords, model.statistics(coords, batch, kind)
+                coords, model.statistics(jax.random.key(0), coords, batch, kind)
             )
         )(batch)
         for name in coords:

@@ -44,12 +44,13 @@ def window_gradients(
     series this equals a window with that buffer: the stationary edge law passes through missing rows
     unchanged, and missing rows after the window carry nothing back.
     """
-    model, batch = estimator.model, estimator.batch(source, key)
+    key_windows, key_states = jax.random.split(key)
+    model, batch = estimator.model, estimator.batch(source, key_windows)
     if buffer is not None:
         batch = batch._replace(y=_hide(batch, buffer, model.num_lags))
 
     def gradients(at: Coords) -> Any:
-        moments = model.moments(at, batch, estimator.missing)
+        moments = model.moments(key_states, at, batch, estimator.missing)
         return jax.vmap(model.collect, in_axes=-1)(moments)
 
     statistics = gradients(coords)

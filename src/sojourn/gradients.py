@@ -78,9 +78,12 @@ class Estimator:
     def __call__(self, source: Source, key: Array, coords: Coords) -> dict[str, Any]:
         """Return statistics at `coords`, scaled to the whole data."""
         if source.tiles is not None:
-            return self._full(source.tiles, coords)
-        batch = self.batch(source, key)
-        at = functools.partial(self.model.statistics, batch=batch, missing=self.missing)
+            return self._full(source.tiles, key, coords)
+        key_windows, key_states = jax.random.split(key)
+        batch = self.batch(source, key_windows)
+        at = functools.partial(
+            self.model.statistics, key_states, batch=batch, missing=self.missing
+        )
         if source.center is None:
             return at(coords)
         # Control variate on the statistics (`MATH.md` §3.3): the same windows, in one pass for both.
@@ -88,17 +91,19 @@ class Estimator:
         pair = jax.vmap(at)(both)
         return jax.tree.map(lambda s, p: s + p[0] - p[1], source.center.statistics, pair)
 
-    def _full(self, tiles: Batch, coords: Coords) -> dict[str, Any]:
-        def add(total: Any, batch: Batch) -> tuple[Any, None]:
-            statistics = self.model.statistics(coords, batch, self.missing)
+    def _full(self, tiles: Batch, key: Array, coords: Coords) -> dict[str, Any]:
+        keys = jax.random.split(key, tiles.weight.shape[0])
+
+        def add(total: Any, group: tuple[Batch, Array]) -> tuple[Any, None]:
+            statistics = self.model.statistics(group[1], coords, group[0], self.missing)
             return jax.tree.map(jnp.add, total, statistics), None
 
         first = jax.tree.map(lambda x: x[0], tiles)
-        total = self.model.statistics(coords, first, self.missing)
-        rest = jax.tree.map(lambda x: x[1:], tiles)
-        if rest.weight.shape[0] == 0:
+        total = self.model.statistics(keys[0], coords, first, self.missing)
+        if keys.shape[0] == 1:
             return total
-        return jax.lax.scan(add, total, rest)[0]
+        rest = jax.tree.map(lambda x: x[1:], tiles)
+        return jax.lax.scan(add, total, (rest, keys[1:]))[0]
 
 
 def windowed(model: Model, series: Series, windows: Windows) -> tuple[Estimator, Source]:

@@ -61,8 +61,11 @@ class Model(abc.ABC):
         """Names of the axes of each parameter; "state" and "to_state" run over discrete states."""
 
     @abc.abstractmethod
-    def moments(self, coords: Coords, batch: Batch, missing: Missing) -> Any:
-        """Return expected sums over the rows of each window, windows last."""
+    def moments(self, key: Array, coords: Coords, batch: Batch, missing: Missing) -> Any:
+        """Return expected sums over the rows of each window, windows last.
+
+        `key` serves models whose expectations are Monte Carlo averages; the others leave it alone.
+        """
 
     @abc.abstractmethod
     def collect(self, moments: Any) -> dict[str, Any]:
@@ -159,9 +162,11 @@ class Model(abc.ABC):
         terms = (block.log_prior(coords) for block in self.blocks)
         return to_host(sum(terms, start=jnp.asarray(0.0)))
 
-    def statistics(self, coords: Coords, batch: Batch, missing: Missing) -> dict[str, Any]:
+    def statistics(
+        self, key: Array, coords: Coords, batch: Batch, missing: Missing
+    ) -> dict[str, Any]:
         """Return expected statistics of the rows that count, summed over windows."""
-        moments = self.moments(coords, batch, missing)
+        moments = self.moments(key, coords, batch, missing)
         return self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
 
     def expected_log_joint(self, coords: Coords, statistics: Mapping[str, Any]) -> Array:

@@ -132,7 +132,10 @@ class RegimeModel(Model):
         log_f = self.log_density(coords, batch, missing)
         return Pi, discrete.forward(Pi, self._start(Pi, batch), log_f)
 
-    def moments(self, coords: Coords, batch: Batch, missing: Missing) -> discrete.Moments:
+    def moments(
+        self, key: Array, coords: Coords, batch: Batch, missing: Missing
+    ) -> discrete.Moments:
+        del key
         Pi, filtered = self.filter(coords, batch, missing)
         features = self.features(coords, batch, missing)
         return discrete.expected_moments(Pi, filtered, batch.weight, features)[0]
