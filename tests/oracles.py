@@ -99,3 +99,54 @@ def finite_differences(
                 moved.append(function(shifted))
             gradient[name][index] = (moved[0] - moved[1]) / (2 * step)
     return gradient
+
+
+class DenseGaussian(NamedTuple):
+    """Everything about a short linear Gaussian series, from the joint law of all states and rows."""
+
+    log_likelihood: float
+    mean: np.ndarray  # (T + 1, n), of x_0, …, x_T
+    covariance: np.ndarray  # (T + 1, n, T + 1, n)
+
+
+def dense_gaussian(
+    A: np.ndarray,
+    Q: np.ndarray,
+    C: np.ndarray,
+    R: np.ndarray,
+    initial: tuple[np.ndarray, np.ndarray],
+    y: np.ndarray,
+) -> DenseGaussian:
+    """Condition the joint Gaussian of x_0, …, x_T on the entries of y that are not NaN.
+
+    A and Q may have one matrix for each row, (T, n, n).
+    """
+    T, m = y.shape
+    n = C.shape[1]
+    A, Q = np.broadcast_to(A, (T, n, n)), np.broadcast_to(Q, (T, n, n))
+    mean = np.zeros((T + 1, n))
+    covariance = np.zeros((T + 1, n, T + 1, n))
+    mean[0], covariance[0, :, 0] = initial
+    for t in range(1, T + 1):
+        mean[t] = A[t - 1] @ mean[t - 1]
+        for s in range(t):
+            covariance[t, :, s] = A[t - 1] @ covariance[t - 1, :, s]
+            covariance[s, :, t] = covariance[t, :, s].T
+        covariance[t, :, t] = A[t - 1] @ covariance[t - 1, :, t - 1] @ A[t - 1].T + Q[t - 1]
+    size = (T + 1) * n
+    flat = covariance.reshape(size, size)
+    lift = np.zeros((T * m, size))
+    for t in range(T):
+        lift[t * m : (t + 1) * m, (t + 1) * n : (t + 2) * n] = C
+    seen = ~np.isnan(y.ravel())
+    lift, noise = lift[seen], np.kron(np.eye(T), R)[np.ix_(seen, seen)]
+    S = lift @ flat @ lift.T + noise
+    residual = y.ravel()[seen] - lift @ mean.ravel()
+    gain = np.linalg.solve(S, lift @ flat).T
+    posterior = flat - gain @ lift @ flat
+    total = multivariate_normal(np.zeros(len(S)), S).logpdf(residual) if len(S) else 0.0
+    return DenseGaussian(
+        float(total),
+        (mean.ravel() + gain @ residual).reshape(T + 1, n),
+        posterior.reshape(T + 1, n, T + 1, n),
+    )

@@ -1,0 +1,522 @@
+"""Messages of a linear Gaussian hidden process over a batch of windows.
+
+Legend: n states, p observed dimensions, L rows, W windows;
+
+    x_t = A x_{t−1} + N(0, Q),    y_t = C x_t + N(0, I),
+
+rows being whitened beforehand (`observe`), so that missing entries, R and more columns than states
+are all settled before a recursion starts. Moment form throughout (`MATH.md` §8.2), in sums of squares
+that keep covariances symmetric and positive also in single precision.
+
+*Covariances do not depend on the data.* They run on V *variants*: the two ways a window can start when
+no row is missing (from the initial law or from the edge law), shared by all windows; one variant per
+window when rows are missing or A and Q switch. Means then run per window with the gains of its variant.
+Arrays over rows have time first, variants or windows last; matrices that are the same at every row or
+in every variant have size one there.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int
+
+from sojourn._linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+
+# A recursion stops when no entry moves by more than this many roundings of its scale.
+_SETTLED = 8
+
+# Doublings of the horizon after which the sum for a stationary covariance is taken as it is: 2^20 rows.
+_DOUBLINGS = 20
+
+# A covariance this much larger than the noise that feeds it is not a stationary law to start from.
+_UNSTABLE = 1e6
+
+
+class Observations(NamedTuple):
+    """Rows as whitened observations of the state: y = C x + N(0, I), and what that leaves out.
+
+    `log_constant` completes log N(y_t; C x_t, R) = log_constant − ½ ‖y − C x‖².
+    """
+
+    y: Float[Array, "L p W"]
+    C: Float[Array, "Lc p n Wc"]
+    log_constant: Float[Array, "L W"]
+
+
+class Gains(NamedTuple):
+    """What the means of a filter and a smoother need, and the covariances; V variants.
+
+    Attributes:
+        A: Transition matrices, (L or 1, n, n, V or 1).
+        Q: Transition covariances, likewise.
+        C: Whitened observation matrices.
+        K: Kalman gains.
+        whitener: Inverse Cholesky factors of the innovations' covariances.
+        J: Smoother gains from row t back to the state before it.
+        previous: Filtered covariances before each row.
+        last: Filtered covariance of the last row.
+        settled: Rows after which all of these are constant in time.
+    """
+
+    A: Float[Array, "La n n Va"]
+    Q: Float[Array, "La n n Va"]
+    C: Float[Array, "Lc p n Vc"]
+    K: Float[Array, "L n p V"]
+    whitener: Float[Array, "L p p V"]
+    J: Float[Array, "L n n V"]
+    previous: Float[Array, "L n n V"]
+    last: Float[Array, "n n V"]
+    settled: Int[Array, ""]
+
+
+class Filtered(NamedTuple):
+    """Filtered means: `previous[t]` is the mean before row t, so `previous[0]` that of the start."""
+
+    previous: Float[Array, "L n W"]
+    last: Float[Array, "n W"]
+    log_normalizer: Float[Array, "L W"]
+
+
+class Smoothed(NamedTuple):
+    """Moments given all rows of a window, of the state before each row and, last, of the last row."""
+
+    mean: Float[Array, "N n W"]
+    covariance: Float[Array, "N n n V"]
+    cross: Float[Array, "L n n V"]  # Cov(x_t, x_{t−1}) for each row t
+
+
+def observe(
+    C: Float[Array, "m n"], psi: Float[Array, "m m"], y: Float[Array, "L m W"], seen: Array | None
+) -> Observations:
+    """Whiten rows y = C x + N(0, R), R⁻¹ = ψ ψᵀ.
+
+    Args:
+        C: Observation matrix.
+        psi: Lower-triangular factor of the precision.
+        y: Rows, 0 where missing.
+        seen: None if all are; (L, W) if rows are seen or missing as a whole; (L, m, W) by entry.
+    """
+    m, n = C.shape
+    if seen is not None and seen.ndim == 3:
+        return _observe_entries(C, psi, y, seen)
+    white_C, white_y = psi.T @ C, jnp.einsum("ba,lbw->law", psi, y)
+    constant = jnp.log(jnp.diagonal(psi)).sum() - m / 2 * np.log(2 * np.pi)
+    log_constant = jnp.broadcast_to(constant, (y.shape[0], y.shape[2]))
+    if m > n:
+        # Only the part of a row within the range of ψᵀC tells of the state.
+        basis, reduced = jnp.linalg.qr(white_C)
+        inside = jnp.einsum("ba,lbw->law", basis, white_y)
+        outside = white_y - jnp.einsum("ab,lbw->law", basis, inside)
+        log_constant = log_constant - 0.5 * jnp.square(outside).sum(1)
+        white_C, white_y = reduced, inside
+    if seen is None:
+        return Observations(white_y, white_C[None, :, :, None], log_constant)
+    by_row = jnp.where(seen[:, None, None], white_C[None, :, :, None], 0.0)
+    return Observations(white_y, by_row, jnp.where(seen, log_constant, 0.0))
+
+
+def _observe_entries(C: Array, psi: Array, y: Array, seen: Array) -> Observations:
+    """Whiten the entries that were seen; the others become observations of nothing. `MATH.md` §2.4."""
+    _, o, root = _seen_root(psi, seen)
+    white_C = solve_lower(root, o[:, None] * C[:, :, None, None])
+    white_y = solve_lower(root, (o * jnp.moveaxis(y, 1, 0))[:, None])[:, 0]
+    log_constant = -jnp.log(_diagonal(root)).sum(0) - o.sum(0) / 2 * np.log(2 * np.pi)
+    return Observations(jnp.moveaxis(white_y, 0, 1), jnp.moveaxis(white_C, 2, 0), log_constant)
+
+
+def _seen_root(psi: Array, seen: Array) -> tuple[Array, Array, Array]:
+    """Return R (m, m, 1, 1), what was seen (m, L, W) as numbers, and the Cholesky factor of its noise.
+
+    Rows and columns of missing entries become those of the identity.
+    """
+    m = psi.shape[0]
+    eye = jnp.eye(m, dtype=psi.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(psi, eye, lower=True)
+    R = (inverse.T @ inverse)[:, :, None, None]
+    o = jnp.moveaxis(seen, 1, 0).astype(psi.dtype)
+    return R, o, cholesky(o[:, None] * R * o[None] + eye[:, :, None, None] * (1 - o))
+
+
+def gains(
+    A: Float[Array, "La n n Va"],
+    Q: Float[Array, "La n n Va"],
+    C: Float[Array, "Lc p n Vc"],
+    start: Float[Array, "n n V"],
+    num_rows: int,
+) -> Gains:
+    """Run the covariances forward from those before the first row.
+
+    Where A, Q and C are the same at every row, the recursion stops as soon as it has settled.
+    """
+    constant = A.shape[0] == 1 and C.shape[0] == 1
+    rows = None if constant else tuple(_by_row(M, num_rows) for M in (A, Q, C))
+
+    def step(P: Array, row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+        a, q, c = row
+        carried = matmul(a, P)
+        predicted = _symmetric(matmul(carried, _t(a)) + q)
+        root = cholesky(predicted)
+        J = _t(solve_lower_transposed(root, solve_lower(root, carried)))
+        seen = matmul(c, predicted)
+        innovation = cholesky(_symmetric(matmul(seen, _t(c))) + _eye(c.shape[0], P))
+        whitener = solve_lower(innovation, _eye(c.shape[0], P) * jnp.ones_like(innovation))
+        K = matmul(_t(matmul(whitener, seen)), whitener)
+        rest = _eye(P.shape[0], P) - matmul(K, c)
+        updated = matmul(matmul(rest, predicted), _t(rest)) + matmul(K, _t(K))
+        return _symmetric(updated), (K, whitener, J, P)
+
+    if rows is None:
+        last, kept, settled = _until_settled(lambda P: step(P, (A[0], Q[0], C[0])), start, num_rows)
+    else:
+        last, kept = lax.scan(step, start, rows)
+        settled = jnp.asarray(num_rows)
+    return Gains(A, Q, C, *kept, last, settled)
+
+
+def forward(
+    found: Gains,
+    first: Bool[Array, "W"] | None,
+    start: Float[Array, "n W"],
+    observations: Observations,
+) -> Filtered:
+    """Filter the means of each window.
+
+    Args:
+        found: Gains.
+        first: Which windows use the second of two variants; None if each has its own.
+        start: Means before the first row.
+        observations: Whitened rows.
+    """
+    pick = _picker(first)
+    log_scale = pick(jnp.log(jnp.moveaxis(_diagonal_of_rows(found.whitener), 1, 0)).sum(0))
+
+    def step(mean: Array, row: Any) -> tuple[Array, tuple[Array, Array]]:
+        y, a, c, K, whitener = row
+        predicted = _apply(pick(a), mean)
+        residual = y - _apply(pick(c), predicted)
+        innovation = _apply(pick(whitener), residual)
+        return predicted + _apply(pick(K), residual), (mean, jnp.square(innovation).sum(0))
+
+    L = observations.y.shape[0]
+    fixed = (_by_row(found.A, L), _by_row(found.C, L), found.K, found.whitener)
+    last, (previous, squares) = lax.scan(step, start, (observations.y, *fixed))
+    log_normalizer = observations.log_constant + log_scale - 0.5 * squares
+    return Filtered(previous, last, log_normalizer)
+
+
+def backward(found: Gains, first: Bool[Array, "W"] | None, filtered: Filtered) -> Smoothed:
+    """Smooth: moments of all states of each window, the covariances by variant."""
+    pick = _picker(first)
+
+    def step(mean: Array, row: Any) -> tuple[Array, Array]:
+        before, a, J = row
+        return before + _apply(pick(J), mean - _apply(pick(a), before)), mean
+
+    L = filtered.previous.shape[0]
+    rows = (filtered.previous, _by_row(found.A, L), found.J)
+    first, means = lax.scan(step, filtered.last, rows, reverse=True)
+    covariance, cross = _smoothed_covariances(found)
+    return Smoothed(jnp.concatenate([first[None], means]), covariance, cross)
+
+
+def _smoothed_covariances(found: Gains) -> tuple[Array, Array]:
+    """Run P_{t−1} = (I − J A) P (I − J A)ᵀ + J (Q + P_t) Jᵀ backward from the last row."""
+    L = found.J.shape[0]
+    conditional = _conditional_covariances(found)
+    if found.A.shape[0] == 1 and found.C.shape[0] == 1:
+        # From the end towards the rows where gains are constant, then on through the others.
+        steady, J = conditional[-1], found.J[-1]
+
+        def settle(P: Array) -> tuple[Array, Array]:
+            return _symmetric(matmul(matmul(J, P), _t(J))) + steady, P
+
+        _, from_end, _ = _until_settled(settle, found.last, L + 1)
+        late = from_end[::-1]
+
+        def body(i: Array, rows: Array) -> Array:
+            t = found.settled - 1 - i
+            P = _symmetric(matmul(matmul(found.J[t], rows[t + 1]), _t(found.J[t])))
+            return rows.at[t].set(P + conditional[t])
+
+        covariance = lax.fori_loop(0, found.settled, body, late)
+    else:
+
+        def step(P: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            J, extra = row
+            return _symmetric(matmul(matmul(J, P), _t(J))) + extra, P
+
+        first, rest = lax.scan(step, found.last, (found.J, conditional), reverse=True)
+        covariance = jnp.concatenate([first[None], rest])
+    cross = _matmul_rows(covariance[1:], jnp.swapaxes(found.J, 1, 2))
+    return covariance, cross
+
+
+def sample(
+    found: Gains,
+    first: Bool[Array, "W"] | None,
+    filtered: Filtered,
+    noise: Float[Array, "N n W"],
+) -> Float[Array, "N n W"]:
+    """Draw all states of each window backward, `noise[t]` standard normal numbers deciding state t.
+
+        x_{t−1} | x_t ~ N(m + J (x_t − A m), (I − J A) P (I − J A)ᵀ + J Q Jᵀ)
+
+    An affine map of the state behind it: windows that share noise forget where they began. `MATH.md` §8.5.
+    """
+    pick = _picker(first)
+    roots = _roots(_conditional_covariances(found))
+    last = filtered.last + _apply(pick(cholesky(found.last)), noise[-1])
+
+    def step(x: Array, row: Any) -> tuple[Array, Array]:
+        before, a, J, root, e = row
+        mean = before + _apply(pick(J), x - _apply(pick(a), before))
+        return mean + _apply(pick(root), e), x
+
+    L = filtered.previous.shape[0]
+    rows = (filtered.previous, _by_row(found.A, L), found.J, roots, noise[:-1])
+    first, rest = lax.scan(step, last, rows, reverse=True)
+    return jnp.concatenate([first[None], rest])
+
+
+def _conditional_covariances(found: Gains) -> Array:
+    """Return Cov(x_{t−1} | x_t, rows before t) = (I − J A) P (I − J A)ᵀ + J Q Jᵀ for each row."""
+    rest = _eye(found.J.shape[1], found.J[0])[None] - _matmul_rows(found.J, found.A)
+    own = _matmul_rows(_matmul_rows(rest, found.previous), jnp.swapaxes(rest, 1, 2))
+    fed = _matmul_rows(_matmul_rows(found.J, found.Q), jnp.swapaxes(found.J, 1, 2))
+    return (own + jnp.swapaxes(own, 1, 2) + fed + jnp.swapaxes(fed, 1, 2)) / 2
+
+
+def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Return V = A V Aᵀ + Q, by doubling the horizon: V ← V + A V Aᵀ, A ← A².
+
+    Where A has no stationary law, or one far wider than Q, the sum stops early: the law of the state
+    after as many rows as keep it below a millionfold of Q, a wide law to start from (`MATH.md` §12.1).
+    """
+    limit = _UNSTABLE * jnp.trace(Q)
+
+    def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
+        count, power, V, grown = carry
+        small = jnp.abs(grown - V).max() <= jnp.finfo(V.dtype).eps * jnp.abs(V).max()
+        within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
+        return (count < _DOUBLINGS) & within & ~small
+
+    def double_horizon(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
+        count, power, _, grown = carry
+        power = power @ power
+        return count + 1, power, grown, _symmetric(grown + power @ grown @ power.T)
+
+    first = (jnp.asarray(0), A, Q, _symmetric(Q + A @ Q @ A.T))
+    _, _, V, grown = lax.while_loop(goes_on, double_horizon, first)
+    within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
+    return jnp.where(within, grown, V)
+
+
+def start_variants(
+    initial: Float[Array, "n n"], edge: Float[Array, "n n"]
+) -> Float[Array, "n n 2"]:
+    """Stack the covariances that windows start from: variant 0 inside a series, 1 at its start."""
+    return jnp.stack([edge, initial], axis=-1)
+
+
+def by_window(values: Array, first: Bool[Array, "W"]) -> Array:
+    """Give each window the entry of its variant along the last axis; one entry serves both."""
+    return values if values.shape[-1] == 1 else jnp.where(first, values[..., 1:], values[..., :1])
+
+
+class Moments(NamedTuple):
+    """Weighted sums over the rows of each window: of pairs of states, and of rows with states."""
+
+    n: Float[Array, "W"]
+    cc: Float[Array, "n n W"]
+    cp: Float[Array, "n n W"]
+    pp: Float[Array, "n n W"]
+    rows: Float[Array, "W"]
+    yy: Float[Array, "m m W"]
+    yx: Float[Array, "m n W"]
+    xx: Float[Array, "n n W"]
+
+
+def expected_moments(
+    smoothed: Smoothed,
+    first: Bool[Array, "W"] | None,
+    weight: Float[Array, "L W"],
+    y: Float[Array, "L m W"],
+    seen: Bool[Array, "L W"] | None,
+) -> Moments:
+    """Sum E[x_t x_tᵀ], E[x_t x_{t−1}ᵀ], E[x_{t−1} x_{t−1}ᵀ] and y_t E[x_t]ᵀ, y_t y_tᵀ. `MATH.md` §8.3.
+
+    Args:
+        smoothed: Moments of the states of each window.
+        first: As in `forward`.
+        weight: Weight of each row; zero in buffers.
+        y: Rows, 0 where missing.
+        seen: Rows that were seen; None if all were.
+    """
+    n, m, W = smoothed.mean.shape[1], y.shape[1], weight.shape[1]
+    observed = weight if seen is None else jnp.where(seen, weight, 0.0)
+
+    def step(carry: Any, row: Any) -> tuple[Any, None]:
+        cc, cp, pp, yx, yy = carry
+        before, now, row_y, w, w_seen = row
+        weighted, weighted_y = now * w, row_y * w_seen
+        cc = cc + weighted[:, None] * now[None]
+        cp = cp + weighted[:, None] * before[None]
+        pp = pp + (before * w)[:, None] * before[None]
+        yx = yx + weighted_y[:, None] * now[None]
+        return (cc, cp, pp, yx, yy + weighted_y[:, None] * row_y[None]), None
+
+    zero = jnp.zeros((n, n, W), weight.dtype)
+    start = (zero, zero, zero, jnp.zeros((m, n, W), y.dtype), jnp.zeros((m, m, W), y.dtype))
+    rows = (smoothed.mean[:-1], smoothed.mean[1:], y, weight, observed)
+    (cc, cp, pp, yx, yy), _ = lax.scan(step, start, rows)
+    covariance = _picked_sum(smoothed.covariance[1:], first, weight)
+    xx = cc + covariance
+    if seen is not None:
+        own = _picked_sum(smoothed.covariance[1:], first, observed)
+        mean = smoothed.mean[1:]
+        xx = (mean[:, :, None] * (mean * observed[:, None])[:, None]).sum(0) + own
+    return Moments(
+        n=weight.sum(0),
+        cc=cc + covariance,
+        cp=cp + _picked_sum(smoothed.cross, first, weight),
+        pp=pp + _picked_sum(smoothed.covariance[:-1], first, weight),
+        rows=observed.sum(0),
+        yy=yy,
+        yx=yx,
+        xx=xx,
+    )
+
+
+def complete(
+    C: Float[Array, "m n"],
+    psi: Float[Array, "m m"],
+    y: Float[Array, "L m W"],
+    seen: Bool[Array, "L m W"],
+) -> tuple[Array, Array, Array]:
+    """Return what missing entries are given the seen ones and the state: y = u + H x + N(0, S).
+
+    Seen entries have rows of zeros in H and S. `MATH.md` §2.4.
+
+    Returns:
+        u (m, L, W), H (m, n, L, W), S (m, m, L, W).
+    """
+    R, o, root = _seen_root(psi, seen)
+    half = solve_lower(root, o[:, None] * R)
+    pull = solve_lower_transposed(root, half)  # (R_oo)⁻¹ R_o, zero rows where not seen
+    hidden = (1 - o)[:, None]
+    y_seen = o * jnp.moveaxis(y, 1, 0)
+    u = y_seen + hidden[:, 0] * matmul(_t(pull), y_seen[:, None])[:, 0]
+    H = hidden * (C[:, :, None, None] - matmul(_t(pull), C[:, :, None, None] * o[:, None]))
+    S = hidden * (1 - o)[None] * (R - matmul(_t(half), half))
+    return u, H, S
+
+
+def completed_moments(
+    moments: Moments,
+    smoothed: Smoothed,
+    first: Bool[Array, "W"] | None,
+    weight: Float[Array, "L W"],
+    completion: tuple[Array, Array, Array],
+    seen: Bool[Array, "L m W"],
+) -> Moments:
+    """Return the moments with those of rows and states completed for entries that are missing."""
+    u, H, S = completion
+    w = jnp.where(seen.any(1), weight, 0.0)
+    mean = jnp.moveaxis(smoothed.mean[1:], 1, 0)
+    covariance = jnp.moveaxis(smoothed.covariance[1:], 0, 2)
+    covariance = covariance if first is None else by_window(covariance, first)
+    second = mean[:, None] * mean[None] + covariance
+    cross = u[:, None] * mean[None] + matmul(H, second)
+    yy = u[:, None] * u[None] + matmul(cross, _t(H)) + matmul(H, mean[:, None]) * u[None] + S
+    return moments._replace(
+        rows=w.sum(0),
+        yy=(yy * w).sum(2),
+        yx=(cross * w).sum(2),
+        xx=(second * w).sum(2),
+    )
+
+
+def _picked_sum(rows: Array, first: Array | None, weight: Array) -> Array:
+    """Return Σ_t w_t M_t for each window, from matrices (L, a, b, V)."""
+    if first is None:
+        return (rows * weight[:, None, None]).sum(0)
+    inside, at_start = jnp.einsum("labv,lw->vabw", rows, weight)
+    return jnp.where(first, at_start, inside)
+
+
+def _until_settled(step: Any, start: Array, num_rows: int) -> tuple[Array, Any, Array]:
+    """Scan `step` over rows, but stop once the carry has settled; later rows repeat the last.
+
+    Entries of a covariance are compared to the standard deviations they belong to, so that a state of
+    small scale settles like the others.
+
+    Returns:
+        The last carry, the outputs of all rows, and the row from which they are constant.
+    """
+    shapes = jax.eval_shape(lambda P: step(P)[1], start)
+    empty = jax.tree.map(lambda s: jnp.zeros((num_rows, *s.shape), s.dtype), shapes)
+    limit = _SETTLED * jnp.finfo(start.dtype).eps
+
+    def goes_on(carry: tuple[Array, Array, Array, Any]) -> Array:
+        t, moved, _, _ = carry
+        return (t < num_rows) & (moved > limit)
+
+    def body(carry: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
+        t, _, P, kept = carry
+        following, row = step(P)
+        scale = jnp.sqrt(_diagonal(following))
+        moved = (jnp.abs(following - P) / (scale[:, None] * scale[None])).max()
+        kept = jax.tree.map(lambda rows, one: rows.at[t].set(one), kept, row)
+        return t + 1, moved, following, kept
+
+    first = (jnp.asarray(0), jnp.asarray(jnp.inf, start.dtype), start, empty)
+    settled, _, last, kept = lax.while_loop(goes_on, body, first)
+    index = jnp.minimum(jnp.arange(num_rows), settled - 1)
+    return last, jax.tree.map(lambda rows: rows[index], kept), settled
+
+
+def _picker(first: Array | None) -> Any:
+    """Return a function that gives each window the matrix of its variant."""
+    return lambda values: values if first is None else by_window(values, first)
+
+
+def _by_row(values: Array, num_rows: int) -> Array:
+    return jnp.broadcast_to(values, (num_rows, *values.shape[1:]))
+
+
+def _apply(M: Array, x: Array) -> Array:
+    """Return M x for matrices (d, e, W or 1) and vectors (e, W)."""
+    return matmul(M, x[:, None])[:, 0]
+
+
+def _matmul_rows(A: Array, B: Array) -> Array:
+    """Return products of matrices (L, d, e, V), written over rows and variants at once."""
+    moved = (jnp.moveaxis(M, 0, 2) for M in (A, B))
+    return jnp.moveaxis(matmul(*moved), 2, 0)
+
+
+def _roots(covariances: Array) -> Array:
+    return jnp.moveaxis(cholesky(jnp.moveaxis(covariances, 0, 2)), 2, 0)
+
+
+def _diagonal(M: Array) -> Array:
+    return jnp.stack([M[a, a] for a in range(M.shape[0])])
+
+
+def _diagonal_of_rows(M: Array) -> Array:
+    return jnp.stack([M[:, a, a] for a in range(M.shape[1])], axis=1)
+
+
+def _symmetric(M: Array) -> Array:
+    return (M + _t(M)) / 2
+
+
+def _eye(n: int, like: Array) -> Array:
+    return jnp.eye(n, dtype=like.dtype)[:, :, *([None] * (like.ndim - 2))]
+
+
+def _t(M: Array) -> Array:
+    return jnp.swapaxes(M, 0, 1)
