@@ -307,7 +307,7 @@ def test_regression_step_keeps_the_posterior_of_five_rows(rng):
         steps=1000,
         every=100,
     )
-    exact = jax.vmap(lambda key: block.draw(key, statistics))(
+    exact = jax.vmap(lambda key: block.draw(key, statistics, start))(
         jax.random.split(jax.random.key(3), 100_000)
     )
     nu, M_n, _, Psi_n = block._posterior(statistics)
@@ -344,5 +344,6 @@ def test_conjugate_draw_of_tiny_concentrations_is_not_the_centre():
     block = Transition(2, concentration=1e-3)
     keys = jax.random.split(jax.random.key(0), 2000)
     empty = TransitionStatistics(jnp.zeros((2, 2)))
-    drawn = np.asarray(jax.vmap(lambda k: block.draw(k, empty)[block.name])(keys))[..., 0]
+    start = block.center(empty)
+    drawn = np.asarray(jax.vmap(lambda k: block.draw(k, empty, start)[block.name])(keys))[..., 0]
     assert np.mean((drawn > 0.01) & (drawn < 0.99)) < 0.03

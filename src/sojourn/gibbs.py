@@ -41,7 +41,7 @@ class Sweep:
         """Draw states, then parameters; returns new coordinates."""
         key_states, key_params = jax.random.split(key)
         statistics, _ = self.states(key_states, coords)
-        return _conjugate_draw(self._model, key_params, statistics)
+        return _conjugate_draw(self._model, key_params, coords, statistics)
 
     @double
     def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray]:
@@ -88,5 +88,7 @@ def _sample(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _conjugate_draw(model: Model, key: Array, statistics: Any) -> dict[str, Array]:
-    return model.conjugate_draw(key, statistics)
+def _conjugate_draw(
+    model: Model, key: Array, coords: Coords, statistics: Any
+) -> dict[str, Array]:
+    return model.conjugate_draw(key, coords, statistics)

@@ -59,8 +59,12 @@ class Block(abc.ABC):
         """
 
     @abc.abstractmethod
-    def draw(self, key: Array, statistics: Any) -> dict[str, Array]:
-        """Draw parameters from the conjugate conditional given statistics of sampled states."""
+    def draw(self, key: Array, statistics: Any, params: Params) -> dict[str, Array]:
+        """Draw parameters given statistics of sampled states.
+
+        From the conjugate conditional, or, where there is none for all of them at once, by one cycle
+        of Gibbs steps from the current `params`, which leaves their conditional law as it is.
+        """
 
     @abc.abstractmethod
     def center(self, statistics: Any) -> dict[str, Array]:

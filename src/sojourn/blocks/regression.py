@@ -111,8 +111,11 @@ class Regression(Block):
         A, psi = self.unpack(coords)
         return precision.log_likelihood(psi, statistics.n, scatter(A, statistics))
 
-    def draw(self, key: Array, statistics: RegressionStatistics) -> dict[str, Array]:
+    def draw(
+        self, key: Array, statistics: RegressionStatistics, params: Params
+    ) -> dict[str, Array]:
         """Draw Λ ~ Wishart(ν_n, Ψ_n⁻¹), then A | Σ ~ MN(M_n, Σ, V_n). `MATH.md` §11."""
+        del params
         nu, M_n, column_precision, Psi_n = self._posterior(statistics)
         key_diagonal, key_lower, key_matrix = jax.random.split(key, 3)
         F = precision.draw_root(key_diagonal, key_lower, nu, Psi_n)

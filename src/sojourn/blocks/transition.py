@@ -94,8 +94,11 @@ class Transition(Block):
         """Return Σ_kj N̂_kj log Π_kj."""
         return (statistics.counts * jax.nn.log_softmax(coords[self.name], axis=-1)).sum()
 
-    def draw(self, key: Array, statistics: TransitionStatistics) -> dict[str, Array]:
+    def draw(
+        self, key: Array, statistics: TransitionStatistics, params: Params
+    ) -> dict[str, Array]:
         """Draw Π_k ~ Dirichlet(α_k + N_k). `MATH.md` §11."""
+        del params
         drawn = log_gamma(key, jnp.asarray(self._alpha) + statistics.counts)
         return {self.name: jax.nn.softmax(drawn, axis=-1)}
 

@@ -190,11 +190,16 @@ class Model(abc.ABC):
         params = self._join(b.center(statistics[b.names[0]]) for b in self.blocks)
         return self._join(b.to_coords(params) for b in self.blocks)
 
-    def conjugate_draw(self, key: Array, statistics: Mapping[str, Any]) -> dict[str, Array]:
-        """Draw coordinates from the conditionals given statistics of sampled states."""
+    def conjugate_draw(
+        self, key: Array, coords: Coords, statistics: Mapping[str, Any]
+    ) -> dict[str, Array]:
+        """Draw coordinates given statistics of sampled states and the current coordinates."""
         keys = jax.random.split(key, len(self.blocks))
-        drawn = (b.draw(k, statistics[b.names[0]]) for b, k in zip(self.blocks, keys, strict=True))
-        params = self._join(drawn)
+        current = self.constrain(coords)
+        params = self._join(
+            block.draw(key, statistics[block.names[0]], current)
+            for block, key in zip(self.blocks, keys, strict=True)
+        )
         return self._join(b.to_coords(params) for b in self.blocks)
 
     def scaled_to(self, data: Any) -> Self:

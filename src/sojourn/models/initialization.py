@@ -114,4 +114,6 @@ def _center(model: "RegimeModel", moments: Moments) -> dict[str, jax.Array]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _prior_draw(model: "RegimeModel", key: jax.Array, empty: Moments) -> dict[str, jax.Array]:
-    return model.conjugate_draw(key, model.collect(empty))
+    statistics = model.collect(empty)
+    # Without data the first draw is from the prior, wherever it starts.
+    return model.conjugate_draw(key, model.center(statistics), statistics)
