@@ -104,6 +104,12 @@ def frame(**columns):
             "same columns; got ('a', 'b'), ('b', 'a')",
             id="order of columns",
         ),
+        pytest.param(
+            pd.DataFrame(Y, columns=["a", "a"]),
+            ValueError,
+            "column names must differ; got 'a' twice",
+            id="columns of one name",
+        ),
         pytest.param(Y[None, None], ValueError, "must have shape (T,) or (T, D)", id="dimensions"),
         pytest.param([[[1, 2], [3]], Y], ValueError, "unequal lengths", id="ragged"),
         pytest.param("data.csv", TypeError, "got the text 'data.csv'", id="text"),
@@ -148,6 +154,30 @@ def frame(**columns):
 )
 def test_data(enter, data, error, fragment):
     raises(error, fragment, enter, HMM, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "fragment"),
+    [
+        ({"values": Y.tolist()}, TypeError, "values must be a float64 array of shape (N, D)"),
+        ({"values": Y[:, 0]}, TypeError, "values must be a float64 array of shape (N, D)"),
+        ({"values": Y.astype("f4")}, TypeError, "as_series(data) makes a Series of anything"),
+        ({"lengths": (60, 1)}, ValueError, "sum to the 60 rows of values; got (60, 1)"),
+        ({"lengths": (61, -1)}, ValueError, "lengths must be positive and sum to the 60 rows"),
+        ({"lengths": ()}, ValueError, "lengths must be positive and sum to the 60 rows"),
+        ({"lengths": 60}, TypeError, "lengths must be a tuple of int; got 60"),
+        ({"lengths": (60.0,)}, TypeError, "lengths must be a tuple of int; got (60.0,)"),
+        ({"columns": ("a",)}, ValueError, "name the 2 columns of values; got ('a',)"),
+        ({"columns": ("a", "a")}, ValueError, "column names must differ; got 'a' twice"),
+        ({"columns": "ab"}, TypeError, "columns must be a tuple of str; got 'ab'"),
+        ({"missing": "some"}, ValueError, "must be 'none', 'rows' or 'entries'; got 'some'"),
+        ({"missing": None}, ValueError, "must be 'none', 'rows' or 'entries'; got None"),
+    ],
+)
+def test_series(change, error, fragment):
+    good = {"values": Y, "lengths": (20, 40), "columns": ("a", "b"), "missing": "none"}
+    sj.Series(**good)
+    raises(error, fragment, sj.Series, **{**good, **change})
 
 
 @pytest.mark.usefixtures("at_once")
@@ -208,7 +238,7 @@ SIZES = {
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes(name):
-    least = 0 if name == "buffer" else 1
+    least = 0 if name in ("buffer", "num_warmup") else 1
     for value in (least - 1, -5):
         fragment = f"{name} must be at least {least}; got {value}"
         raises(ValueError, fragment, SIZES[name], value)

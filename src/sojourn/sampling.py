@@ -390,11 +390,11 @@ def _check_arguments(
         _check_choice("windows", windows, ("auto",), "a Windows")
     check_size("num_samples", num_samples)
     check_size("num_chains", num_chains)
-    for name, value in (("num_warmup", num_warmup), ("thin", thin)):
+    for name, value, least in (("num_warmup", num_warmup, 0), ("thin", thin, 1)):
         if isinstance(value, str):
             _check_choice(name, value, ("auto",), "an integer")
         else:
-            check_size(name, value)
+            check_size(name, value, least)
     if not isinstance(control_variate, bool):
         _check_choice("control_variate", control_variate, ("auto",), "True or False")
     if not isinstance(init, Mapping):

@@ -1,11 +1,13 @@
 """One or several series of rows, validated once at the edge."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+from sojourn._validation import shown
 
 Missing = Literal["none", "rows", "entries"]
 
@@ -16,6 +18,8 @@ _SCALE_ROWS = 100_000
 @dataclass(frozen=True, eq=False)
 class Series:
     """Independent series of the same columns, stored one after the other.
+
+    The constructor checks what costs no pass over the values; `as_series` checks these too.
 
     Attributes:
         values: Rows of all series, shape (N, D), missing entries NaN.
@@ -28,6 +32,31 @@ class Series:
     lengths: tuple[int, ...]
     columns: tuple[str, ...]
     missing: Missing
+
+    def __post_init__(self) -> None:
+        values = self.values
+        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype != np.float64:
+            raise TypeError(
+                "values must be a float64 array of shape (N, D); as_series(data) makes a Series "
+                "of anything else"
+            )
+        _check_tuple("lengths", self.lengths, int)
+        _check_tuple("columns", self.columns, str)
+        if min(self.lengths, default=0) < 1 or sum(self.lengths) != len(values):
+            raise ValueError(
+                f"lengths must be positive and sum to the {len(values)} rows of values; got "
+                f"{shown(self.lengths)}"
+            )
+        if len(self.columns) != values.shape[1]:
+            raise ValueError(
+                f"columns must name the {values.shape[1]} columns of values; got "
+                f"{shown(self.columns)}"
+            )
+        _check_unique(self.columns)
+        if self.missing not in get_args(Missing):
+            raise ValueError(
+                f"missing must be 'none', 'rows' or 'entries'; got {shown(self.missing)}"
+            )
 
     @property
     def num_rows(self) -> int:
@@ -71,30 +100,37 @@ class Series:
         return location, np.where(scale == 0, np.nanstd(self.values, axis=0), scale)
 
 
-def as_series(data: Any, dim: int | None = None) -> Series:
+def as_series(
+    data: Any, dim: int | None = None, columns: tuple[str, ...] | None = None
+) -> Series:
     """Turn what users have into a `Series`.
 
     Args:
         data: An array (T,) or (T, D), one series; an array (N, T, D) or a list of (T_i, D) arrays,
             several; a pandas DataFrame or Series, an xarray DataArray, or a `Series`.
         dim: Number of columns that the model expects.
+        columns: Names of the columns, in the order that is expected. Data with names are matched by
+            them; data without, and data for names that nobody chose (y0, y1, …), by position.
 
     Raises:
         TypeError: The values are not real numbers.
-        ValueError: There are too few rows, the wrong number of columns, infinities, or a column
-            without a single value.
+        ValueError: There are too few rows, the wrong number of columns or wrong names, infinities,
+            or a column without a single value.
     """
     if isinstance(data, Series):
-        _check_columns(data, dim)
+        if columns is not None and data.columns != _default_names(data.dim):
+            values, names = _match(data.values, data.columns, columns)
+            data = replace(data, values=values, columns=names)
+        _check_dim(data, dim)
         return data
     if isinstance(data, list | tuple) and any(
         isinstance(x, list | tuple) or np.ndim(x) for x in data
     ):
-        unframed = [_unframe(x) for x in data]
-        names = list(dict.fromkeys(columns for _, columns in unframed if columns is not None))
-        if len(names) > 1:
-            raise ValueError(f"all series must have the same columns; got {names[0]}, {names[1]}")
-        columns = names[0] if names else None
+        unframed = [_unframe(x, columns) for x in data]
+        found = list(dict.fromkeys(own for _, own in unframed if own is not None))
+        if len(found) > 1:
+            raise ValueError(f"all series must have the same columns; got {found[0]}, {found[1]}")
+        names = found[0] if found else None
         arrays = [_as_float(x) for x, _ in unframed]
         if all(x.ndim == 1 for x in arrays) and dim not in (None, 1):
             raise ValueError(
@@ -103,10 +139,10 @@ def as_series(data: Any, dim: int | None = None) -> Series:
             )
         parts = [_as_rows(x) for x in arrays]
     else:
-        data, columns = _unframe(data)
+        data, names = _unframe(data, columns)
         values = _as_float(data)
         parts = [_as_rows(x) for x in values] if values.ndim == 3 else [_as_rows(values)]
-    return _assemble(parts, columns, dim)
+    return _assemble(parts, names, dim)
 
 
 def _assemble(parts: list[np.ndarray], columns: tuple[str, ...] | None, dim: int | None) -> Series:
@@ -122,7 +158,7 @@ def _assemble(parts: list[np.ndarray], columns: tuple[str, ...] | None, dim: int
             raise ValueError(f"{which} has {rows}; expected at least two")
     values = np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else parts[0]
     if columns is None:
-        columns = tuple(f"y{d}" for d in range(values.shape[1]))
+        columns = _default_names(values.shape[1])
     infinite = np.isinf(values)
     if infinite.any():
         row, column = np.argwhere(infinite)[0]
@@ -143,11 +179,11 @@ def _assemble(parts: list[np.ndarray], columns: tuple[str, ...] | None, dim: int
         whole = missing.all(1)
         kind = "rows" if np.array_equal(whole, missing.any(1)) else "entries"
     series = Series(values, tuple(len(part) for part in parts), columns, kind)
-    _check_columns(series, dim)
+    _check_dim(series, dim)
     return series
 
 
-def _check_columns(series: Series, dim: int | None) -> None:
+def _check_dim(series: Series, dim: int | None) -> None:
     if dim is not None and series.dim != dim:
         raise ValueError(
             f"data has {series.dim} column{'s' * (series.dim != 1)}; the model expects "
@@ -155,18 +191,61 @@ def _check_columns(series: Series, dim: int | None) -> None:
         )
 
 
-def _unframe(data: Any) -> tuple[Any, tuple[str, ...] | None]:
+def _default_names(dim: int) -> tuple[str, ...]:
+    """Return the names of columns that came without."""
+    return tuple(f"y{d}" for d in range(dim))
+
+
+def _check_tuple(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(v, kind) for v in value):
+        raise TypeError(f"{name} must be a tuple of {kind.__name__}; got {shown(value)}")
+
+
+def _check_unique(columns: tuple[str, ...]) -> None:
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise ValueError(f"column names must differ; got {', '.join(map(repr, twice))} twice")
+
+
+def _match(
+    values: np.ndarray, names: tuple[str, ...], expected: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return values and names in the expected order."""
+    if names == expected:
+        return values, names
+    unknown = [name for name in names if name not in expected]
+    absent = [name for name in expected if name not in names]
+    if not unknown and not absent:
+        return np.ascontiguousarray(values[:, [names.index(name) for name in expected]]), expected
+    if expected == _default_names(len(expected)):
+        return values, names
+    raise ValueError(
+        "the columns of the data are not those of the fit: "
+        + "; ".join(
+            f"{what} {', '.join(map(repr, which))}"
+            for what, which in (("unknown", unknown), ("missing", absent))
+            if which
+        )
+        + "; rename or select them, or pass an array to match them by position"
+    )
+
+
+def _unframe(
+    data: Any, expected: tuple[str, ...] | None
+) -> tuple[Any, tuple[str, ...] | None]:
     """Return the values of a data frame and the names of its columns; other data as they are."""
     if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
         return data, None
     columns = tuple(str(c) for c in data.columns)
+    _check_unique(columns)
     for name, dtype in zip(columns, data.dtypes, strict=True):
         kind = getattr(dtype, "kind", "O")
         if kind not in "iufb":
             raise TypeError(
                 f"column {name!r} has type {dtype}; expected numbers: convert it or drop it"
             )
-    return data.to_numpy(dtype=np.float64, na_value=np.nan), columns
+    values = data.to_numpy(dtype=np.float64, na_value=np.nan)
+    return (values, columns) if expected is None else _match(values, columns, expected)
 
 
 def _as_rows(values: np.ndarray) -> np.ndarray:
