@@ -1,10 +1,16 @@
 """`Fit`: shapes, alignment, tables, plots."""
 
+import dataclasses
+import logging
+
 import numpy as np
+import pandas as pd
 import pytest
 
 import sojourn as sj
 from sojourn.align import align_chains
+from sojourn.diagnostics import summarize
+from sojourn.plots import plot_trace
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,10 @@ def test_chains_are_aligned_to_one_labelling(rng):
 def test_plots_draw(fitted, tmp_path):
     fit, _, _, y = fitted
     fit.plot_trace().savefig(tmp_path / "trace.png")
-    fit.plot_trace(["Q"]).savefig(tmp_path / "one.png")
+    figure = fit.plot_trace(["Q"])
+    titles = [axis.get_title(loc="left") for axis in figure.axes[::2]]
+    assert titles == [name for name in fit.summary().index if name.startswith("Q[")]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chain 0", "chain 1"]
     figure = fit.plot_segmentation(y, start=100, stop=300)
     figure.savefig(tmp_path / "segments.png")
     assert figure.axes[0].get_ylabel() == "y0"
@@ -85,3 +94,79 @@ def test_plots_draw(fitted, tmp_path):
         fit.plot_trace(["B"])
     with pytest.raises(ValueError, match="start < stop"):
         fit.plot_segmentation(y, start=900)
+
+
+def test_traces_of_large_parameters_show_the_first_entries(fitted):
+    fit, _, _, _ = fitted
+    wide = fit.posterior[["A"]].isel(lag_column=[0] * 7)
+    figure = plot_trace(wide)
+    assert len(figure.axes) == 2 * 12
+    assert figure.get_suptitle() == "A: first 12 of 28 entries"
+
+
+def test_segmentation_shows_the_rows_and_the_series_asked_for(fitted):
+    fit, _, _, y = fitted
+    figure = fit.plot_segmentation(y)
+    assert figure.get_suptitle() == "rows 0 to 499 of 800"
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), y[:500, 0])
+    figure = fit.plot_segmentation([y[:90], y[:70]], 20, 60, series=1)
+    assert figure.get_suptitle() == "rows 20 to 59 of 70 of series 1"
+    np.testing.assert_array_equal(figure.axes[1].lines[0].get_ydata(), y[20:60, 1])
+    with pytest.raises(ValueError, match="series must be below 2"):
+        fit.plot_segmentation([y[:90], y[:70]], series=2)
+
+
+def test_columns_are_matched_by_name(fitted):
+    """A data frame with its columns in another order gives the same answers; strangers are named."""
+    named, _, _, y = fitted
+    fit = dataclasses.replace(named, columns=("left", "right"))
+    frame = pd.DataFrame(y[:200], columns=["left", "right"])
+    turned = frame[["right", "left"]]
+    expected = named.score(y[:200], num_draws=2)
+    series = sj.as_series(turned)
+    for data in (frame, turned, series, y[:200], sj.as_series(y[:200]), [turned]):
+        assert fit.score(data, num_draws=2) == expected
+    for data in (turned, [turned, frame]):
+        decoded = fit.decode(data, num_draws=2)
+        again = fit.decode([y[:200]] * (len(data) if isinstance(data, list) else 1), num_draws=2)
+        assert decoded.equals(again)
+    figure = fit.plot_segmentation(turned)
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), y[:200, 0])
+    # A fit to an array has no names to match.
+    assert named.score(turned[["left", "right"]], num_draws=2) == expected
+    for call in (fit.score, fit.smooth, fit.decode, fit.plot_segmentation):
+        with pytest.raises(ValueError, match="unknown 'up'; missing 'right'; rename or select"):
+            call(turned.rename(columns={"right": "up"}))
+        with pytest.raises(ValueError, match="fit: unknown 'up';"):
+            call(turned.assign(up=1.0))
+
+
+def test_fit_keeps_the_names_of_the_columns():
+    data = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    model = sj.GaussianHMM(num_states=1, emission_dim=2)
+    fit = sj.sample(model, data, num_samples=5, num_chains=1, num_warmup=0, progress=False)
+    assert fit.columns == tuple(fit.posterior["column"].to_numpy()) == ("a", "b")
+    assert repr(fit) == "Fit(GaussianHMM, SGRLD, 1 chain of 5 draws)"
+
+
+def test_discrepancy_is_the_largest_over_draws(fitted):
+    fit, _, _, y = fitted
+    gaps = [sj.smooth(fit.model, p, y).attrs["discrepancy"] for p in fit.draws(3)]
+    assert fit.smooth(y, num_draws=3).attrs["discrepancy"] == max(gaps)
+    assert fit.decode(y, method="marginal", num_draws=3).attrs["discrepancy"] == max(gaps)
+    assert fit.decode(y, num_draws=3).attrs["discrepancy"] >= max(gaps)
+
+
+def test_path_of_a_fit_is_that_of_its_mean(fitted):
+    fit, _, _, y = fitted
+    path = fit.decode(y, num_draws=1)["state"]
+    np.testing.assert_array_equal(path, sj.decode(fit.model, fit.mean, y)["state"])
+
+
+def test_summary_of_one_chain_is_silent(fitted, caplog, capsys):
+    with caplog.at_level(logging.DEBUG):
+        table = summarize(fitted[0].posterior.isel(chain=[0]))
+    assert table["r_hat"].isna().all()
+    assert (table["ess"] > 0).all()
+    assert not caplog.records
+    assert capsys.readouterr() == ("", "")

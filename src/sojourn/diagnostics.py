@@ -1,5 +1,6 @@
 """Convergence of chains, in numbers."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +18,8 @@ def summarize(posterior: "xarray.Dataset", prob: float = 0.94) -> "pandas.DataFr
         raise ValueError(f"prob must lie between 0 and 1; got {prob}")
     tail = (1 - prob) / 2
     rows, index = [], []
-    for name, variable in posterior.items():
-        values = variable.to_numpy()
-        labels = [variable[d].to_numpy() for d in variable.dims[2:]]
-        for where in np.ndindex(values.shape[2:]):
-            entry = values[(slice(None), slice(None), *where)]
+    for variable in posterior.values():
+        for label, entry in entries(variable):
             low, high = np.quantile(entry, [tail, 1 - tail])
             ess = effective_sample_size(entry)
             sd = entry.std(ddof=1) if entry.size > 1 else np.nan
@@ -36,13 +34,24 @@ def summarize(posterior: "xarray.Dataset", prob: float = 0.94) -> "pandas.DataFr
                     "mcse": sd / np.sqrt(ess) if ess > 0 else np.nan,
                 }
             )
-            said = ", ".join(str(axis[i]) for axis, i in zip(labels, where, strict=True))
-            index.append(f"{name}[{said}]" if where else str(name))
+            index.append(label)
     return pandas.DataFrame(rows, index=pandas.Index(index, name="parameter"))
 
 
+def entries(variable: "xarray.DataArray") -> Iterator[tuple[str, np.ndarray]]:
+    """Yield label and draws (chain, draw) of each entry of a parameter."""
+    values = variable.to_numpy()
+    labels = [variable[d].to_numpy() for d in variable.dims[2:]]
+    for where in np.ndindex(values.shape[2:]):
+        said = ", ".join(str(axis[i]) for axis, i in zip(labels, where, strict=True))
+        label = f"{variable.name}[{said}]" if where else str(variable.name)
+        yield label, values[(slice(None), slice(None), *where)]
+
+
 def r_hat(chains: np.ndarray) -> float:
-    """Return the rank-normalised split R-hat of draws (chain, draw)."""
+    """Return the rank-normalised split R-hat of draws (chain, draw); NaN for a single chain."""
+    if len(chains) < 2:
+        return float("nan")
     return _arviz("rhat", chains)
 
 

@@ -10,8 +10,8 @@ from sojourn._validation import check_size
 from sojourn.align import align_chains
 from sojourn.metrics import log_likelihood
 from sojourn.models.base import Model
-from sojourn.series import Series
-from sojourn.states import Method, check_method, decode, smooth
+from sojourn.series import Series, as_series
+from sojourn.states import Method, best_path, check_method, smooth
 
 if TYPE_CHECKING:
     import pandas
@@ -32,12 +32,19 @@ class Fit:
         sample_stats: Step size and log-posterior of each draw (`lp`, estimated once a chunk, up to a
             constant); empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
+        columns: Names of the data's columns. Data frames given to the methods are matched by them.
     """
 
     model: Model
     posterior: "xarray.Dataset"
     sample_stats: "xarray.Dataset"
     choices: dict[str, Any]
+    columns: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        chains, draws = self.posterior.sizes["chain"], self.posterior.sizes["draw"]
+        what = f"{type(self.model).__name__}, {self.choices['sampler']}"
+        return f"Fit({what}, {chains} chain{'s' * (chains != 1)} of {draws} draws)"
 
     @functools.cached_property
     def mean(self) -> dict[str, np.ndarray]:
@@ -64,19 +71,22 @@ class Fit:
 
     def score(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> float:
         """Return log p(data | fit): the likelihood of (held-out) data averaged over the posterior."""
-        values = [log_likelihood(self.model, p, data) for p in self.draws(num_draws)]
+        series = self.as_series(data)
+        values = [log_likelihood(self.model, p, series) for p in self.draws(num_draws)]
         top = max(values)
         return float(top + np.log(np.mean(np.exp(np.asarray(values) - top))))
 
     def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
         """Return the probability of each state at each row, averaged over the posterior."""
-        total = None
+        series = self.as_series(data)
+        total, gap = None, 0.0
         drawn = self.draws(num_draws)
         for params in drawn:
-            one = smooth(self.model, params, data)
+            one = smooth(self.model, params, series)
             total = one if total is None else total + one
+            gap = max(gap, one.attrs["discrepancy"])
         assert total is not None
-        return total / len(drawn)
+        return (total / len(drawn)).assign_attrs(discrepancy=gap)  # sums have lost it
 
     def decode(
         self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
@@ -90,12 +100,19 @@ class Fit:
             num_draws: Draws that the probabilities are averaged over.
         """
         check_method(method)
-        result = self.smooth(data, num_draws)
+        series = self.as_series(data)
+        result = self.smooth(series, num_draws)
         if method == "viterbi":
-            return result.assign(state=decode(self.model, self.mean, data)["state"])
+            path = best_path(self.model, self.mean, series)
+            gap = max(result.attrs["discrepancy"], path.attrs["discrepancy"])
+            return result.assign(state=path["state"]).assign_attrs(discrepancy=gap)
         lags = result["t"] < self.model.num_lags
         best = result["probability"].fillna(0).argmax("label")
         return result.assign(state=best.where(~lags, -1))
+
+    def as_series(self, data: Any) -> Series:
+        """Return data as a `Series` with the columns of the fit, data frames matched by name."""
+        return as_series(data, self.model.emission_dim, self.columns)
 
     def draws(self, num_draws: int) -> list[dict[str, np.ndarray]]:
         """Return parameters of `num_draws` draws, spread evenly over all chains."""
@@ -107,16 +124,25 @@ class Fit:
         return [{n: v[i] for n, v in arrays.items()} for i in picked]
 
     def plot_trace(self, var_names: list[str] | None = None) -> "Figure":
-        """Plot the traces and densities of the parameters."""
+        """Plot densities and traces of the parameters, one row per entry, one colour per chain."""
         from sojourn.plots import plot_trace
 
         return plot_trace(self.posterior, var_names)
 
-    def plot_segmentation(self, data: Any, start: int = 0, stop: int | None = None) -> "Figure":
-        """Plot a stretch of a series with its decoded states."""
+    def plot_segmentation(
+        self, data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
+    ) -> "Figure":
+        """Plot a stretch of a series with its decoded states.
+
+        Args:
+            data: The series, as in `sample`.
+            start: First row shown.
+            stop: Row after the last; 500 rows are shown if it is not given.
+            series: Which of several series.
+        """
         from sojourn.plots import plot_segmentation
 
-        return plot_segmentation(self, data, start, stop)
+        return plot_segmentation(self, data, start, stop, series=series)
 
 
 def make_fit(
@@ -149,7 +175,7 @@ def make_fit(
         },
         coords={"chain": np.arange(len(draws)), "draw": np.arange(length)},
     )
-    return Fit(model, posterior, stats, choices)
+    return Fit(model, posterior, stats, choices, series.columns)
 
 
 def _coords(model: Model, series: Series) -> dict[str, Any]:

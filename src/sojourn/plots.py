@@ -1,11 +1,19 @@
 """Plots of a fit. Figures are made without pyplot, so that no global state changes."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from sojourn._validation import check_size
+from sojourn.diagnostics import entries
+from sojourn.series import Series
+from sojourn.states import best_path
 
 if TYPE_CHECKING:
     import xarray
@@ -19,6 +27,9 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0
 # Rows shown when no stop is given: more would hide the switches.
 _STRETCH = 500
 
+# Entries of one parameter shown in traces.
+_ENTRIES = 12
+
 
 def state_color(state: int) -> str:
     """Return the colour of a state, the same in all plots."""
@@ -26,54 +37,87 @@ def state_color(state: int) -> str:
 
 
 def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) -> Figure:
-    """Plot densities (left) and traces (right), one row per parameter, one colour per entry."""
+    """Plot densities (left) and traces (right), one row per entry, one colour per chain.
+
+    Of parameters with many entries the first twelve are shown.
+    """
     known = [str(name) for name in posterior.data_vars]
     names = known if var_names is None else var_names
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise ValueError(f"no parameter {unknown[0]!r} in the posterior; it has {known}")
-    figure = Figure(figsize=(10, 2.2 * len(names)), layout="constrained")
-    axes = figure.subplots(len(names), 2, squeeze=False, width_ratios=(1, 2))
-    for row, name in zip(axes, names, strict=True):
-        variable = posterior[name]
-        values = variable.to_numpy().reshape(*variable.shape[:2], -1)
-        for entry in range(values.shape[2]):
-            for chain in values[:, :, entry]:
-                color = state_color(entry)
-                row[0].hist(chain, bins=40, density=True, histtype="step", color=color, lw=0.8)
-                row[1].plot(chain, color=color, lw=0.4, alpha=0.7)
-        row[0].set_yticks([])
-        row[0].set_title(str(name), loc="left", fontsize=10)
-        row[0].spines[["top", "right", "left"]].set_visible(False)
-        row[1].spines[["top", "right"]].set_visible(False)
-    axes[-1, 0].set_xlabel("value")
-    axes[-1, 1].set_xlabel("draw")
+    rows = [entry for name in names for entry in islice(entries(posterior[name]), _ENTRIES)]
+    figure = Figure(figsize=(10, 0.7 + 1.2 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 2.5))
+    for (left, right), (label, chains) in zip(axes, rows, strict=True):
+        bins = _bins(chains)
+        for index, chain in enumerate(chains):
+            color = state_color(index)
+            left.hist(chain, bins=bins, density=True, histtype="step", color=color, lw=1)
+            right.plot(chain, color=color, lw=0.5, alpha=0.8)
+        left.set_title(label, loc="left", fontsize=9)
+        left.set_yticks([])
+        left.spines[["top", "right", "left"]].set_visible(False)
+        right.margins(x=0.01)
+        right.spines[["top", "right"]].set_visible(False)
+        for axis, values in ((left, left.xaxis), (right, right.yaxis)):
+            axis.tick_params(labelsize=8)
+            values.set_major_locator(MaxNLocator(4, min_n_ticks=2))
+            values.set_major_formatter(StrMethodFormatter("{x:.6g}"))
+        if right is not axes[-1, 1]:
+            right.set_xticklabels([])
+    axes[-1, 0].set_xlabel("value", fontsize=9)
+    axes[-1, 1].set_xlabel("draw", fontsize=9)
+    handles = [
+        Line2D([], [], color=state_color(index), label=f"chain {chain}")
+        for index, chain in enumerate(posterior["chain"].to_numpy())
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=8, frameon=False, fontsize=9)
+    cut = [name for name in names if posterior[name][0, 0].size > _ENTRIES]
+    if cut:
+        said = [f"{name}: first {_ENTRIES} of {posterior[name][0, 0].size} entries" for name in cut]
+        figure.suptitle("; ".join(said), x=0.01, ha="left", fontsize=9)
     return figure
 
 
-def plot_segmentation(fit: "Fit", data: Any, start: int = 0, stop: int | None = None) -> Figure:
-    """Plot rows `start` to `stop` of the first series over the colours of their states."""
-    from sojourn.series import Series, as_series
+def _bins(chains: np.ndarray) -> np.ndarray:
+    """Return bins that all chains share; a constant gets one of its own width."""
+    low, high = float(chains.min()), float(chains.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, 41)
 
-    series = as_series(data, fit.model.emission_dim)
-    length = series.lengths[0]
+
+def plot_segmentation(
+    fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
+) -> Figure:
+    """Plot rows `start` to `stop` of one series over the colours of their states."""
+    every = fit.as_series(data)
+    count = len(every.lengths)
+    check_size("series", series, 0)
+    if series >= count:
+        raise ValueError(f"series must be below {count}, the number of series; got {series}")
+    length, offset = every.lengths[series], sum(every.lengths[:series])
     stop = min(start + _STRETCH, length) if stop is None else stop
     if not 0 <= start < stop <= length:
         raise ValueError(f"expected 0 <= start < stop <= {length}; got {start} and {stop}")
     # Rows around the stretch inform its states; further ones do not change the picture.
     first, last = max(0, start - _STRETCH), min(length, stop + _STRETCH)
-    rows = series.values[first:last]
-    around = Series(rows, (len(rows),), series.columns, series.missing)
-    decoded = fit.decode(around, num_draws=10)
-    states = decoded["state"].to_numpy()[start - first : stop - first]
-    values = series.values[start:stop]
+    rows = every.values[offset + first : offset + last]
+    around = Series(rows, (len(rows),), every.columns, every.missing)
+    path = best_path(fit.model, fit.mean, around)["state"].to_numpy()
+    states = path[start - first : stop - first]
+    values = every.values[offset + start : offset + stop]
     D = values.shape[1]
     figure = Figure(figsize=(10, 1 + 1.4 * D), layout="constrained")
     axes = figure.subplots(D, 1, sharex=True, squeeze=False)[:, 0]
-    for axis, column, name in zip(axes, values.T, series.columns, strict=True):
+    for axis, column, name in zip(axes, values.T, every.columns, strict=True):
         draw_segments(axis, np.arange(start, stop), column, states)
         axis.set_ylabel(name)
     axes[-1].set_xlabel("row")
+    which = f" of series {series}" if count > 1 else ""
+    title = f"rows {start:,} to {stop - 1:,} of {length:,}{which}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     shown = np.unique(states[states >= 0])
     handles = [Patch(color=state_color(k), alpha=0.35, label=f"state {k}") for k in shown]
     figure.legend(handles=handles, loc="outside upper right", ncols=8, frameon=False)

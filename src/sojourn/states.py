@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jax import Array
 
 from sojourn.metrics import raw_units
 from sojourn.models.base import Model, Params, check_lags, check_model
@@ -55,18 +56,29 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
     return _dataset(model, series, {"probability": marginals, "state": path}, gap)
 
 
+def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
+    """Return the dataset of `decode` with the most probable path alone, without probabilities."""
+    series, raw, coords = _enter(model, params, data)
+    path, gap = best_states(raw, coords, series)
+    return _dataset(model, series, {"state": path}, gap)
+
+
 def check_method(method: str) -> None:
     if method not in ("viterbi", "marginal"):
         raise ValueError(f"method must be 'viterbi' or 'marginal'; got {method!r}")
 
 
 def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndarray, float]:
+    series, raw, coords = _enter(model, params, data)
+    marginals, gap = state_marginals(raw, coords, series)
+    return series, marginals, gap
+
+
+def _enter(model: Model, params: Params, data: Any) -> tuple[Series, Model, dict[str, Array]]:
     check_model(model)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
-    raw, coords = raw_units(model, params)
-    marginals, gap = state_marginals(raw, coords, series)
-    return series, marginals, gap
+    return series, *raw_units(model, params)
 
 
 def _dataset(
