@@ -61,6 +61,34 @@ def _one_state() -> Case:
     return _with_missing("one_state", model, params, partial=True)
 
 
+def _lgssm() -> Case:
+    model = sj.LGSSM(state_dim=2, emission_dim=2)
+    return _with_missing("lgssm", model, LGSSM_PARAMS, partial=True)
+
+
+def _wide_lgssm() -> Case:
+    """More columns than states, so that C has a free part."""
+    model = sj.LGSSM(state_dim=2, emission_dim=3, initial=np.array([[2.0, 0.3], [0.3, 1.0]]))
+    R = np.array([[0.4, 0.1, 0.0], [0.1, 0.5, -0.1], [0.0, -0.1, 0.3]])
+    C = np.array([[1.0, 0.0], [0.0, 1.0], [0.7, -0.4]])
+    return _with_missing("wide_lgssm", model, {**LGSSM_PARAMS, "C": C, "R": R}, partial=True)
+
+
+def _free_lgssm() -> Case:
+    """A state of more dimensions than columns, C free, stationary start."""
+    model = sj.LGSSM(2, 1, emission_matrix="free", initial="stationary")
+    params = {"A": LGSSM_PARAMS["A"], "Q": LGSSM_PARAMS["Q"]}
+    params |= {"C": np.array([[1.0, 0.5]]), "R": np.array([[0.5]])}
+    return _with_missing("free_lgssm", model, params, partial=False)
+
+
+LGSSM_PARAMS = {
+    "A": np.array([[0.7, -0.3], [0.2, 0.6]]),
+    "Q": np.array([[0.5, 0.1], [0.1, 0.3]]),
+    "R": np.array([[0.4, -0.1], [-0.1, 0.6]]),
+}
+
+
 def _with_missing(name: str, model: Any, params: dict[str, np.ndarray], *, partial: bool) -> Case:
     data = [model.simulate(params, T, seed=seed)[1] for seed, T in enumerate((9, 6))]
     data[0][4] = np.nan
@@ -70,4 +98,6 @@ def _with_missing(name: str, model: Any, params: dict[str, np.ndarray], *, parti
     return Case(name, model, params, data)
 
 
-CASES = [_hmm(), _scalar_hmm(), _arhmm(), _one_state()]
+REGIMES = [_hmm(), _scalar_hmm(), _arhmm(), _one_state()]
+LINEAR = [_lgssm(), _wide_lgssm(), _free_lgssm()]
+CASES = REGIMES + LINEAR

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
@@ -99,6 +100,18 @@ def finite_differences(
                 moved.append(function(shifted))
             gradient[name][index] = (moved[0] - moved[1]) / (2 * step)
     return gradient
+
+
+def linear_law(model: Any, params: dict[str, np.ndarray], y: np.ndarray) -> "DenseGaussian":
+    """Return the law of the states of an LGSSM given one series."""
+    A, Q = params["A"], params["Q"]
+    C = params.get("C", np.eye(model.emission_dim, model.state_dim))
+    mean, covariance = np.zeros(len(A)), 10 * np.eye(len(A))
+    if isinstance(model.initial, str):
+        covariance = solve_discrete_lyapunov(A, Q)
+    elif model.initial is not None:
+        mean, covariance = (np.asarray(value) for value in model.initial)
+    return dense_gaussian(A, Q, C, params["R"], (mean, covariance), y)
 
 
 class DenseGaussian(NamedTuple):

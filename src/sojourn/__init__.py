@@ -7,13 +7,14 @@ from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
 from sojourn.metrics import log_likelihood
-from sojourn.models import ARHMM, GaussianHMM
+from sojourn.models import ARHMM, LGSSM, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
 from sojourn.series import Series, Windows, as_series
 from sojourn.states import decode, smooth
 
 __all__ = [
     "ARHMM",
+    "LGSSM",
     "SGLD",
     "SGRLD",
     "Decay",

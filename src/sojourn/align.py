@@ -19,6 +19,8 @@ def align_chains(
         draws: Parameters, shape (chain, draw, ...).
         dims: Names of the axes of each parameter.
     """
+    if not any("state" in of for of in dims.values()):
+        return dict(draws)
     signatures = np.concatenate(
         [_signature(values, dims[name]) for name, values in draws.items() if "state" in dims[name]],
         axis=-1,

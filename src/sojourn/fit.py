@@ -62,11 +62,18 @@ class Fit:
         """Return the draws as ArviZ's object: `InferenceData`, or a `DataTree` from ArviZ 1.0 on."""
         import arviz
 
-        groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
-        if hasattr(arviz, "InferenceData"):
-            return arviz.InferenceData(**groups)  # type: ignore[arg-type]
         import xarray
 
+        groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}
+        if self.model.constants:
+            groups["constant_data"] = xarray.Dataset(
+                {
+                    name: ([f"{name}_dim_{axis}" for axis in range(value.ndim)], value)
+                    for name, value in self.model.constants.items()
+                }
+            )
+        if hasattr(arviz, "InferenceData"):
+            return arviz.InferenceData(**groups)  # type: ignore[arg-type]
         return xarray.DataTree.from_dict(groups)
 
     def score(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> float:
@@ -77,16 +84,18 @@ class Fit:
         return float(top + np.log(np.mean(np.exp(np.asarray(values) - top))))
 
     def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
-        """Return the probability of each state at each row, averaged over the posterior."""
+        """Return the law of the state at each row, averaged over the posterior."""
         series = self.as_series(data)
         total, gap = None, 0.0
         drawn = self.draws(num_draws)
         for params in drawn:
             one = smooth(self.model, params, series)
-            total = one if total is None else total + one
             gap = max(gap, one.attrs["discrepancy"])
+            # Second moments average, covariances do not: draws differ in their means too.
+            one = _add_outer(one, 1)
+            total = one if total is None else total + one
         assert total is not None
-        return (total / len(drawn)).assign_attrs(discrepancy=gap)  # sums have lost it
+        return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=gap)
 
     def decode(
         self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
@@ -102,6 +111,8 @@ class Fit:
         check_method(method)
         series = self.as_series(data)
         result = self.smooth(series, num_draws)
+        if not self.model.has_regimes:
+            return result
         if method == "viterbi":
             path = best_path(self.model, self.mean, series)
             gap = max(result.attrs["discrepancy"], path.attrs["discrepancy"])
@@ -143,6 +154,15 @@ class Fit:
         from sojourn.plots import plot_segmentation
 
         return plot_segmentation(self, data, start, stop, series=series)
+
+
+def _add_outer(states: "xarray.Dataset", sign: int) -> "xarray.Dataset":
+    """Add x xᵀ to the covariances of continuous states, or take it away."""
+    if "covariance" not in states:
+        return states
+    x = states["x"]
+    outer = x * x.rename(dim="dim_bis")
+    return states.assign(covariance=states["covariance"] + sign * outer)
 
 
 def make_fit(

@@ -46,14 +46,16 @@ class Sweep:
     @double
     def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray]:
         """Draw the states of all series; returns their statistics and the states, in order."""
-        key_uniform, key_rest = jax.random.split(key)
+        key_noise, key_rest = jax.random.split(key)
         # One number for the state before each series and one for each row, so series i begins at its
         # first row plus i; windows that overlap share them.
         size = self._series.num_rows + len(self._series.lengths)
-        uniform = jax.random.uniform(key_uniform, (size,))
+        kind, dim = self._model.noise
+        draw = jax.random.uniform if kind == "uniform" else jax.random.normal
+        noise = draw(key_noise, (size, dim))
 
         def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-            return _sample(self._model, key_rest, coords, batch, uniform, drawn, core, missing)
+            return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing)
 
         results, tiles, _ = run(
             self._model, self._series, kernel, values=self._values, buffer=self._buffer
@@ -70,14 +72,14 @@ def _sample(
     key: Array,
     coords: Coords,
     batch: Batch,
-    uniform: Array,
+    noise: Array,
     drawn: Drawn,
     core: int,
     missing: Missing,
 ) -> tuple[Any, Edges]:
     place = drawn.origin + drawn.sequence
     steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
-    picked = uniform[jnp.minimum(place + steps, uniform.shape[0] - 1)]
+    picked = jnp.moveaxis(noise[jnp.minimum(place + steps, noise.shape[0] - 1)], -1, 1)
     # Rows that count belong to one window alone: its start tells groups apart.
     first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
     key = jax.random.fold_in(key, first)

@@ -1,6 +1,5 @@
 """How well a model fits a series."""
 
-import dataclasses
 from typing import Any
 
 from jax import Array
@@ -26,5 +25,5 @@ def log_likelihood(model: Model, params: Params, data: Any) -> float:
 
 def raw_units(model: Model, params: Params) -> tuple[Model, dict[str, Array]]:
     """Return the model in the data's raw units and the coordinates of the parameters there."""
-    raw = dataclasses.replace(model, units=None)  # type: ignore[type-var]
+    raw = model.raw()
     return raw, raw.to_coords(params)

@@ -33,9 +33,6 @@ from sojourn.models.base import Coords, Model
 from sojourn.series import Drawn, Series, gather, tile
 from sojourn.series.series import Missing
 
-# Largest difference of messages at seams: a few hundred roundings of numbers below one.
-TOLERANCE = 1e-13
-
 # Series up to this many rows are one window each.
 _SHORT = 128
 
@@ -112,7 +109,7 @@ def run(
     *,
     values: Array | None = None,
     buffer: int = _FIRST_BUFFER,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
 ) -> tuple[list[Any], Tiles, float]:
     """Apply `kernel` to tiles of the series with buffers that make neighbours agree.
 
@@ -123,13 +120,14 @@ def run(
             and the kind of missing values.
         values: All rows in the model's units; computed if not given.
         buffer: First buffer to try.
-        tolerance: Largest difference of messages at a seam.
+        tolerance: Largest difference of messages at a seam; the model's own if not given.
 
     Returns:
         The kernel's results by group, in order; the tiles; the largest difference at a seam.
     """
     if values is None:
         values = series.resident()
+    tolerance = model.seam_tolerance if tolerance is None else tolerance
     if max(series.lengths) - model.num_lags <= _SHORT:
         buffer = _SHORT
     while True:

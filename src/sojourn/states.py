@@ -17,7 +17,7 @@ Method = Literal["viterbi", "marginal"]
 
 
 def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
-    """Return the probability of each state at each row given the whole series.
+    """Return the law of the state at each row given the whole series.
 
     Args:
         model: The model.
@@ -25,12 +25,13 @@ def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
         data: The series, as in `sample`.
 
     Returns:
-        A dataset over `time`, all series one after the other, with `probability` (time, label) and the
-        coordinates `series` and `t`, the row within its series. Rows that only serve as lags are NaN.
+        A dataset over `time`, all series one after the other, with the coordinates `series` and `t`, the
+        row within its series, and `probability` (time, label) of discrete states, mean `x` (time, dim)
+        and `covariance` (time, dim, dim_bis) of continuous ones. Rows that only serve as lags are NaN.
         The attribute `discrepancy` is the largest difference of messages where windows meet.
     """
     series, marginals, gap = _marginals(model, params, data)
-    return _dataset(model, series, {"probability": marginals}, gap)
+    return _dataset(model, series, model.describe_states(marginals), gap)
 
 
 def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") -> "xarray.Dataset":
@@ -43,24 +44,28 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
         method: "viterbi" for the most probable path; "marginal" for each row on its own.
 
     Returns:
-        The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags.
+        The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without discrete
+        states there is no more to decode: the smoothed means are the most probable path.
     """
     check_method(method)
     series, marginals, gap = _marginals(model, params, data)
+    results = model.describe_states(marginals)
+    if not model.has_regimes:
+        return _dataset(model, series, results, gap)
     if method == "marginal":
         path = marginals.argmax(1)
     else:
         raw, coords = raw_units(model, params)
         path, path_gap = best_states(raw, coords, series)
         gap = max(gap, path_gap)
-    return _dataset(model, series, {"probability": marginals, "state": path}, gap)
+    return _dataset(model, series, results | {"state": (("time",), path)}, gap)
 
 
 def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     """Return the dataset of `decode` with the most probable path alone, without probabilities."""
     series, raw, coords = _enter(model, params, data)
     path, gap = best_states(raw, coords, series)
-    return _dataset(model, series, {"state": path}, gap)
+    return _dataset(model, series, {"state": (("time",), path)}, gap)
 
 
 def check_method(method: str) -> None:
@@ -82,7 +87,10 @@ def _enter(model: Model, params: Params, data: Any) -> tuple[Series, Model, dict
 
 
 def _dataset(
-    model: Model, series: Series, results: dict[str, np.ndarray], gap: float
+    model: Model,
+    series: Series,
+    results: dict[str, tuple[tuple[str, ...], np.ndarray]],
+    gap: float,
 ) -> "xarray.Dataset":
     import xarray
 
@@ -91,13 +99,13 @@ def _dataset(
     t = np.concatenate([np.arange(n) for n in lengths])
     kept = t >= model.num_lags
     variables = {}
-    for name, values in results.items():
+    for name, (dims, values) in results.items():
         whole = values
         if model.num_lags > 0:
             fill = -1 if values.dtype.kind == "i" else np.nan
             whole = np.full((len(t), *values.shape[1:]), fill, dtype=values.dtype)
             whole[kept] = values
-        variables[name] = (("time", "label")[: whole.ndim], whole)
+        variables[name] = (dims, whole)
     return xarray.Dataset(
         variables,
         coords={"series": ("time", which), "t": ("time", t)},

@@ -37,11 +37,6 @@ EXCESS = 0.05
 # Up to this many rows a full pass costs no more than a good batch of windows.
 _FULL_ROWS = 16_384
 
-# Starts tried for each `init`: k-means alone misses regimes that differ in their dynamics only.
-_STARTS = {
-    "kmeans": ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior"),
-    "prior": ("prior",) * 8,
-}
 _SHORT_EM = 60
 
 # Share of the variance that gradient noise may add where the step size is not limited by it, and the
@@ -88,7 +83,7 @@ def find_start(
     if isinstance(init, Mapping):
         starts = [dict(init)]
     else:
-        methods = _STARTS[init]
+        methods = model.starts(init)
         seeds = np.asarray(jax.random.randint(key_seeds, (len(methods),), 0, 2**30))
         starts = [
             model.initial_coords(series, method, int(seed))

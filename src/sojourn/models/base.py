@@ -7,7 +7,7 @@ compiled functions are shared between equal models.
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jax import Array
 from jax.core import Tracer
 
 from sojourn._precision import double, to_host
-from sojourn._validation import check_array, check_covariance, shown
+from sojourn._validation import check_array, check_covariance, check_seed, shown
 from sojourn.batch import Batch, Edges, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.series import Series, as_series
@@ -83,10 +83,44 @@ class Model(abc.ABC):
     def initial_coords(self, series: Series, method: Any, seed: int) -> dict[str, Array]:
         """Return starting values as coordinates."""
 
+    @abc.abstractmethod
+    def starts(self, init: str) -> tuple[str, ...]:
+        """Return the methods of `initial_coords` to try for this kind of start."""
+
+    @abc.abstractmethod
+    def simulate(
+        self, params: Params, num_timesteps: int, seed: int = 0
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Draw states, by name, and rows from the model."""
+
+    @abc.abstractmethod
+    def describe_states(self, rows: np.ndarray) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+        """Turn rows of `window_marginals` into named arrays with the names of their axes."""
+
+    @property
+    @abc.abstractmethod
+    def noise(self) -> tuple[Literal["uniform", "normal"], int]:
+        """What decides a sampled state: the kind of random numbers, and how many."""
+
     @property
     def num_lags(self) -> int:
         """Rows of context before each row."""
         return 0
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """Parameters that are held fixed, in the units of the user."""
+        return {}
+
+    @property
+    def seam_tolerance(self) -> float:
+        """Largest difference of messages at seams: a few hundred roundings of numbers below one."""
+        return 1e-13
+
+    @property
+    def has_regimes(self) -> bool:
+        """Whether the hidden state is, or has a part that is, discrete."""
+        return any("to_state" in dims for dims in self.param_dims.values())
 
     # One method for each kind of full pass: results by window, and messages at the seams.
 
@@ -106,13 +140,13 @@ class Model(abc.ABC):
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        """Return the marginals of the discrete state at each row, (L, K, W)."""
+        """Return what describes the marginal law of the state at each row, (L, J, W)."""
 
     @abc.abstractmethod
     def window_paths(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        """Return the most probable discrete states, (L, W)."""
+        """Return the most probable states, (L, W) or (L, n, W)."""
 
     @abc.abstractmethod
     def window_samples(
@@ -120,13 +154,13 @@ class Model(abc.ABC):
         key: Array,
         coords: Coords,
         batch: Batch,
-        uniform: Array,
+        noise: Array,
         seam: Seam,
         missing: Missing,
     ) -> tuple[tuple[dict[str, Any], Array], Edges]:
-        """Return statistics of sampled states, summed over windows, and the states (L, W).
+        """Return statistics of sampled states, summed over windows, and the states (L, …, W).
 
-        `uniform` (L+1, W) decides the state before the first row and of each row; `key` serves
+        `noise` (L+1, d, W) decides the state before the first row and of each row; `key` serves
         everything else, such as missing entries.
         """
 
@@ -149,8 +183,8 @@ class Model(abc.ABC):
     def to_params(self, coords: Coords) -> dict[str, Array]:
         """Map coordinates of the samplers to parameters."""
         with jax.enable_x64(True):
-            joined = self.constrain(coords)
-            return to_host(self.standardise(joined, inverse=True))
+            joined = self.standardise(self.constrain(coords), inverse=True)
+            return to_host(joined | self.constants)
 
     def constrain(self, coords: Coords) -> dict[str, Array]:
         """Map coordinates to parameters in the model's own units."""
@@ -213,6 +247,27 @@ class Model(abc.ABC):
         units = Units(tuple(map(float, self._location(location))), tuple(map(float, scale)))
         return dataclasses.replace(self, units=units)  # type: ignore[type-var]
 
+    def raw(self) -> Self:
+        """Return this model in the units of the user, its laws unchanged."""
+        return dataclasses.replace(self, units=None)  # type: ignore[type-var]
+
+    def initialize(self, data: Any, method: str = "kmeans", seed: int = 0) -> dict[str, np.ndarray]:
+        """Return starting values of the parameters.
+
+        Args:
+            data: The series, as in `sample`.
+            method: "kmeans" clusters a sample of rows, with their lags, and fits each state to its
+                cluster (for models without discrete states, autocovariances of rows take its place);
+                "influence" clusters the pull of rows on a common regression; "prior" draws from the
+                prior.
+            seed: Which rows and clusters, or which draw.
+        """
+        series = as_series(data, self.emission_dim)
+        check_lags(self, series)
+        scaled = self.scaled_to(series)
+        inner, own = scaled.enter(series)
+        return scaled.to_params(inner.initial_coords(own, method, check_seed(seed)))
+
     def enter(self, series: Series) -> tuple[Self, Series]:
         """Return model and series in the model's own units, where all work is done.
 
@@ -229,7 +284,7 @@ class Model(abc.ABC):
         if not isinstance(params, Mapping):
             raise TypeError(f"expected a dict of parameters; got {type(params).__name__}")
         shapes = self.param_shapes
-        unknown = sorted(set(params) - set(shapes), key=str)
+        unknown = sorted(set(params) - set(shapes) - set(self.constants), key=str)
         absent = sorted(set(shapes) - set(params))
         if unknown or absent:
             raise ValueError(
@@ -237,6 +292,12 @@ class Model(abc.ABC):
                 + (f"; missing {absent}" if absent else "")
                 + (f"; unknown {unknown}" if unknown else "")
             )
+        for name, fixed in self.constants.items():
+            if name in params and not np.allclose(check_array(name, params[name], fixed.shape), fixed):
+                raise ValueError(
+                    f"{name} contradicts the constraint: this model holds {name} at "
+                    f"{shown(fixed.tolist())}; leave it out, or make a model with another {name}"
+                )
         checked = {}
         for name, shape in shapes.items():
             value = params[name]

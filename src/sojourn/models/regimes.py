@@ -28,7 +28,7 @@ from sojourn.blocks.base import freeze
 from sojourn.messages import discrete
 from sojourn.models.base import Coords, Model, check_lags
 from sojourn.models.initialization import kmeans_coords, prior_coords
-from sojourn.series import Series, as_series
+from sojourn.series import Series
 from sojourn.series.series import Missing
 
 InitMethod = Literal["kmeans", "influence", "prior"]
@@ -60,23 +60,11 @@ class RegimeModel(Model):
     def blocks(self) -> tuple[Transition, Regression]:
         return self.transition, self.regression
 
-    def initialize(
-        self, data: Any, method: InitMethod = "kmeans", seed: int = 0
-    ) -> dict[str, np.ndarray]:
-        """Return starting values of the parameters.
-
-        Args:
-            data: The series, as in `sample`.
-            method: "kmeans" clusters a sample of rows, with their lags, and fits each state to its
-                cluster; "influence" clusters the pull of rows on a common regression; "prior" draws
-                from the prior.
-            seed: Which rows and clusters, or which draw.
-        """
-        series = as_series(data, self.emission_dim)
-        scaled = self.scaled_to(series)
-        inner, own = scaled.enter(series)
-        params = scaled.to_params(inner.initial_coords(own, method, seed))
-        return {name: np.asarray(value) for name, value in params.items()}
+    def starts(self, init: str) -> tuple[str, ...]:
+        """K-means alone misses regimes that differ in their dynamics only."""
+        if init == "prior":
+            return ("prior",) * 8
+        return ("kmeans", "kmeans", *["influence"] * 4, "prior", "prior")
 
     @double
     def initial_coords(self, series: Series, method: InitMethod, seed: int) -> dict[str, Array]:
@@ -87,6 +75,13 @@ class RegimeModel(Model):
         if method == "prior":
             return prior_coords(self, check_seed(seed))
         raise ValueError(f"method must be 'kmeans', 'influence' or 'prior'; got {shown(method)}")
+
+    @property
+    def noise(self) -> tuple[Literal["uniform", "normal"], int]:
+        return "uniform", 1
+
+    def describe_states(self, rows: np.ndarray) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+        return {"probability": (("time", "label"), rows)}
 
     def initial_law(self) -> np.ndarray:
         """Law of the state before the first row of a series."""
@@ -185,17 +180,17 @@ class RegimeModel(Model):
         key: Array,
         coords: Coords,
         batch: Batch,
-        uniform: Array,
+        noise: Array,
         seam: Seam,
         missing: Missing,
     ) -> tuple[tuple[dict[str, Any], Array], Edges]:
         Pi, filtered = self.filter(coords, batch, missing)
-        states = discrete.sample(Pi, filtered, uniform)
+        states = discrete.sample(Pi, filtered, noise[:, 0])
         features = self.features(coords, batch, missing, key=key)
         moments = discrete.sampled_moments(self.num_states, states, batch.weight, features)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
         # The states of a row and of the one before it: the transition across the seam.
-        pair = jnp.stack([states[1:], states[:-1]], axis=1).astype(uniform.dtype)
+        pair = jnp.stack([states[1:], states[:-1]], axis=1).astype(noise.dtype)
         return (statistics, states[1:]), edges(filtered.previous, filtered.last, pair, seam)
 
     def collect(self, moments: discrete.Moments) -> dict[str, Any]:

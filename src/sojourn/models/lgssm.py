@@ -1,0 +1,618 @@
+"""Linear Gaussian state space model.
+
+Legend: x (n) state, y (m) row; A, Q (n, n); C (m, n), R (m, m); V stationary covariance of x. `MATH.md` §8.
+"""
+
+import dataclasses
+import functools
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from sojourn._linalg import cholesky, matmul
+from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
+from sojourn.batch import Batch, Edges, Seam, edges
+from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
+from sojourn.blocks.base import freeze
+from sojourn.messages import gaussian
+from sojourn.models.base import Coords, Model, Params, Units
+from sojourn.models.simulation import check_simulation
+from sojourn.models.subspace import subspace_params
+from sojourn.series import Series
+from sojourn.series.series import Missing
+
+# Variance of the default law N(0, 10 I) of the state before the first row, in units of the data.
+_INITIAL_VARIANCE = 10.0
+
+# Variance of a free entry of C under the default prior, in units of the data: the paper's.
+_C_VARIANCE = 100.0
+
+# Column covariance of A under the default prior: the paper's.
+_A_VARIANCE = 100.0
+
+
+class Pass(NamedTuple):
+    """What the filter of a batch of windows leaves for what comes after."""
+
+    C: Array
+    psi: Array
+    y: Array
+    seen: Array | None
+    gains: gaussian.Gains
+    first: Array | None
+    filtered: gaussian.Filtered
+    scale: Array
+
+
+@dataclass(frozen=True)
+class LGSSM(Model):
+    """Linear Gaussian state space model.
+
+        x_t | x_{t−1} ~ N(A x_{t−1}, Q),    y_t | x_t ~ N(C x_t, R)
+
+    Any change of basis of x leaves the law of the data as it is. By default C is *identified*: its first
+    min(n, m) rows and columns are the identity, which fixes the basis if m ≥ n. Windows inside a
+    series start from the stationary law N(0, V), V = A V Aᵀ + Q; where A has none, from a wide one.
+
+    Priors: Q⁻¹ ~ Wishart(ν, Ψ⁻¹), A | Q ~ MN(M, Q, V_A), R⁻¹ ~ Wishart(ν, Ψ⁻¹), free entries of an
+    identified C ~ N(0, s²), a free C | R ~ MN(0, R, s² I). Where a prior is not given, it is the
+    paper's in the units of the data: ν one more than the dimension, Ψ = ν diag(scale²), M = 0, V_A = 100
+    and s² = 100 in matching units.
+
+    Parameters: `A` (n, n), `Q` (n, n), `C` (m, n), `R` (m, m). A `C` that is fixed in whole, as the identity
+    for m = n, is a constant: it may be left out of parameters and is not drawn.
+
+    Args:
+        state_dim: Dimension n of the state.
+        emission_dim: Number of columns m of the data.
+        emission_matrix: "identified", "free", or the matrix C (m, n) to hold fixed.
+        A_mean: M, shape (n, n), in the units of the state.
+        A_column_covariance: V_A, shape (n, n).
+        Q_dof: Degrees of freedom of Q.
+        Q_scale: Ψ of Q, shape (n, n).
+        C_variance: s², a number.
+        R_dof: Degrees of freedom of R.
+        R_scale: Ψ of R, shape (m, m).
+        initial: Law of the state before the first row: None for N(0, 10 I) in the units of the data,
+            "stationary" for N(0, V) with its part in the gradient, a covariance (n, n), or a mean and a
+            covariance.
+        units: Scale of the data; set by `scaled_to` and `sample`.
+    """
+
+    state_dim: int
+    emission_dim: int
+    emission_matrix: Any = "identified"
+    A_mean: Any = None
+    A_column_covariance: Any = None
+    Q_dof: float | None = None
+    Q_scale: Any = None
+    C_variance: float | None = None
+    R_dof: float | None = None
+    R_scale: Any = None
+    initial: Any = None
+    units: Units | None = None
+
+    def __post_init__(self) -> None:
+        n, m = self.state_dim, self.emission_dim
+        check_size("state_dim", n)
+        check_size("emission_dim", m)
+        self._check_emission_matrix()
+        self._check_initial()
+        shapes = {"A_mean": n, "A_column_covariance": n, "Q_scale": n, "R_scale": m}
+        for name, size in shapes.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            value = check_array(name, value, (size, size))
+            if name != "A_mean":
+                check_covariance(name, value)
+            object.__setattr__(self, name, freeze(value))
+        if self.C_variance is not None:
+            check_positive("C_variance", self.C_variance)
+        for name, size in (("Q_dof", n), ("R_dof", m)):
+            dof = getattr(self, name)
+            if dof is not None:
+                check_positive(name, dof)
+                if dof <= size - 1:
+                    raise ValueError(f"{name} must exceed dimension - 1 = {size - 1}; got {dof}")
+
+    def _check_emission_matrix(self) -> None:
+        C = self.emission_matrix
+        if isinstance(C, str):
+            if C not in ("identified", "free"):
+                raise ValueError(
+                    f"emission_matrix must be 'identified', 'free' or a matrix; got {C!r}"
+                )
+            return
+        C = check_array("emission_matrix", C, (self.emission_dim, self.state_dim))
+        object.__setattr__(self, "emission_matrix", freeze(C))
+
+    def _check_initial(self) -> None:
+        n, law = self.state_dim, self.initial
+        if law is None or (isinstance(law, str) and law == "stationary"):
+            return
+        if isinstance(law, str):
+            raise ValueError(
+                f"initial must be None, 'stationary', a covariance or a mean and a covariance; "
+                f"got {shown(law)}"
+            )
+        if isinstance(law, tuple) and len(law) == 2 and np.ndim(law[0]) == 1:
+            mean, covariance = law
+        else:
+            mean, covariance = np.zeros(n), law
+        mean = check_array("initial mean", mean, (n,))
+        covariance = check_array("initial covariance", covariance, (n, n))
+        check_covariance("initial covariance", covariance)
+        object.__setattr__(self, "initial", (freeze(mean), freeze(covariance)))
+
+    # Blocks.
+
+    @functools.cached_property
+    def dynamics(self) -> Regression:
+        if self.units is not None:
+            return self.unitless().dynamics
+        n = self.state_dim
+        dof = n + 1.0 if self.Q_dof is None else float(self.Q_dof)
+        column = _A_VARIANCE * np.eye(n)
+        if self.A_column_covariance is not None:
+            column = np.asarray(self.A_column_covariance)
+        return Regression(
+            matrix="A",
+            covariance="Q",
+            num_states=None,
+            dim=n,
+            num_regressors=n,
+            mean=np.zeros((n, n)) if self.A_mean is None else self.A_mean,
+            precision=np.linalg.inv(column),
+            dof=dof,
+            scale=dof * np.eye(n) if self.Q_scale is None else self.Q_scale,
+        )
+
+    @functools.cached_property
+    def emission(self) -> Regression | Emission:
+        if self.units is not None:
+            return self.unitless().emission
+        n, m = self.state_dim, self.emission_dim
+        dof = m + 1.0 if self.R_dof is None else float(self.R_dof)
+        scale = dof * np.eye(m) if self.R_scale is None else self.R_scale
+        variance = _C_VARIANCE if self.C_variance is None else self.C_variance
+        if isinstance(self.emission_matrix, str) and self.emission_matrix == "free":
+            return Regression(
+                matrix="C",
+                covariance="R",
+                num_states=None,
+                dim=m,
+                num_regressors=n,
+                mean=np.zeros((m, n)),
+                precision=np.eye(n) / variance,
+                dof=dof,
+                scale=scale,
+            )
+        fixed = np.eye(min(n, m), n)
+        if not isinstance(self.emission_matrix, str):
+            fixed = np.asarray(self.emission_matrix)
+        return Emission(
+            matrix="C",
+            covariance="R",
+            dim=m,
+            num_regressors=n,
+            fixed=fixed,
+            variance=variance,
+            dof=dof,
+            scale=scale,
+        )
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.dynamics, self.emission
+
+    @property
+    def _draws_C(self) -> bool:
+        if isinstance(self.emission_matrix, str):
+            return self.emission_matrix == "free" or self.emission_dim > self.state_dim
+        return False
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        if self._draws_C:
+            return {}
+        if isinstance(self.emission_matrix, str):
+            return {"C": np.eye(self.emission_dim, self.state_dim)}
+        return {"C": np.asarray(self.emission_matrix)}
+
+    @property
+    def param_shapes(self) -> dict[str, tuple[int, ...]]:
+        n, m = self.state_dim, self.emission_dim
+        shapes = {"A": (n, n), "Q": (n, n), "C": (m, n), "R": (m, m)}
+        return {name: shape for name, shape in shapes.items() if name not in self.constants}
+
+    @property
+    def param_dims(self) -> dict[str, tuple[str, ...]]:
+        dims = {
+            "A": ("dim", "from_dim"),
+            "Q": ("dim", "dim_bis"),
+            "C": ("column", "dim"),
+            "R": ("column", "column_bis"),
+        }
+        return {name: of for name, of in dims.items() if name not in self.constants}
+
+    def check_params(self, params: Params) -> dict[str, Array]:
+        checked = super().check_params(params)
+        C = checked.get("C")
+        if self.emission_matrix == "identified" and isinstance(C, jax.Array):
+            self._check_identified(C)
+        if self.initial == "stationary" and not isinstance(checked["A"], jax.core.Tracer):
+            radius = np.abs(np.linalg.eigvals(np.asarray(checked["A"]))).max()
+            if radius >= 1:
+                warnings.warn(
+                    f"A has spectral radius {radius:.4g} and so no stationary law; series start "
+                    "from a wide law N(0, V) instead, with no part in the gradient",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return checked
+
+    def _check_identified(self, C: Array) -> None:
+        if isinstance(C, jax.core.Tracer):
+            return
+        n = self.state_dim
+        if not np.allclose(np.asarray(C)[:n], np.eye(n)):
+            raise ValueError(
+                f"C contradicts the constraint: its first {n} rows must be the identity; change the "
+                "basis of the state, or use LGSSM(..., emission_matrix='free')"
+            )
+
+    # Units: x_i is in units of column i where C is the identity.
+
+    def unitless(self) -> "LGSSM":
+        D, S = self._scales()
+        given: dict[str, Any] = {"units": None}
+        if self.A_mean is not None:
+            given["A_mean"] = np.asarray(self.A_mean) * D / D[:, None]
+        if self.A_column_covariance is not None:
+            given["A_column_covariance"] = np.asarray(self.A_column_covariance) * np.outer(D, D)
+        if self.Q_scale is not None:
+            given["Q_scale"] = np.asarray(self.Q_scale) / np.outer(D, D)
+        if self.R_scale is not None:
+            given["R_scale"] = np.asarray(self.R_scale) / np.outer(S, S)
+        if not isinstance(self.emission_matrix, str):
+            given["emission_matrix"] = np.asarray(self.emission_matrix) * D / S[:, None]
+        if isinstance(self.initial, tuple):
+            mean, covariance = (np.asarray(v) for v in self.initial)
+            given["initial"] = (mean / D, covariance / np.outer(D, D))
+        return dataclasses.replace(self, **given)
+
+    def raw(self) -> "LGSSM":
+        if self.units is None:
+            return self
+        initial = self.initial
+        if initial is None:
+            D, _ = self._scales()
+            initial = np.diag(_INITIAL_VARIANCE * D**2)
+        return dataclasses.replace(self, units=None, initial=initial)
+
+    def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
+        if self.units is None:
+            return dict(params)
+        D, S = (jnp.asarray(v) for v in self._scales())
+        D, S = (1 / D, 1 / S) if inverse else (D, S)
+        factor = {
+            "A": D / D[:, None],
+            "Q": 1 / (D * D[:, None]),
+            "C": D / S[:, None],
+            "R": 1 / (S * S[:, None]),
+        }
+        return {name: value * factor[name] for name, value in params.items()}
+
+    def _scales(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scales of the state and of the columns."""
+        n, m = self.state_dim, self.emission_dim
+        if self.units is None:
+            return np.ones(n), np.ones(m)
+        S = np.asarray(self.units.scale)
+        if isinstance(self.emission_matrix, str):
+            state = np.ones(n)
+            if self.emission_matrix == "identified":
+                state[: min(n, m)] = S[: min(n, m)]
+            return state, S
+        spread = np.abs(np.linalg.pinv(np.asarray(self.emission_matrix))) @ S
+        return np.where(spread > 0, spread, 1.0), S
+
+    # Passes.
+
+    def run(self, coords: Coords, batch: Batch, missing: Missing) -> Pass:
+        """Filter the windows."""
+        params = self.dynamics.to_params(coords)
+        A, Q = params["A"], params["Q"]
+        C, psi = self._emission(coords)
+        y, seen = batch.y, None
+        if missing != "none":
+            seen = ~jnp.isnan(y)
+            y = jnp.where(seen, y, 0.0)
+            if missing == "rows":
+                seen = seen.any(1)
+        rows = gaussian.observe(C, psi, y, seen)
+        edge = gaussian.stationary(A, Q)
+        mean, covariance = self._initial_law(edge)
+        start = gaussian.start_variants(covariance, edge)
+        means = jnp.where(batch.first, mean[:, None], 0.0)
+        if seen is None:
+            first: Array | None = batch.first
+        else:
+            first, start = None, gaussian.by_window(start, batch.first)
+        found = gaussian.gains(
+            A[None, :, :, None], Q[None, :, :, None], rows.C, start, y.shape[0]
+        )
+        filtered = gaussian.forward(found, first, means, rows)
+        scale = jnp.sqrt(jnp.diagonal(edge))
+        return Pass(C, psi, y, seen, found, first, filtered, scale)
+
+    def _emission(self, coords: Coords) -> tuple[Array, Array]:
+        if isinstance(self.emission, Emission):
+            return self.emission.whole(coords)
+        return self.emission.unpack(coords)
+
+    def _initial_law(self, edge: Array) -> tuple[Array, Array]:
+        n = self.state_dim
+        if self.initial is None:
+            return jnp.zeros(n), _INITIAL_VARIANCE * jnp.eye(n)
+        if isinstance(self.initial, str):
+            return jnp.zeros(n), edge
+        mean, covariance = self.initial
+        return jnp.asarray(mean), jnp.asarray(covariance)
+
+    def moments(
+        self, key: Array, coords: Coords, batch: Batch, missing: Missing
+    ) -> gaussian.Moments:
+        del key
+        done = self.run(coords, batch, missing)
+        smoothed = gaussian.backward(done.gains, done.first, done.filtered)
+        return self._moments(coords, batch, done, smoothed)
+
+    def _moments(
+        self, coords: Coords, batch: Batch, done: Pass, smoothed: gaussian.Smoothed
+    ) -> gaussian.Moments:
+        seen = done.seen
+        whole = seen.any(1) if seen is not None and seen.ndim == 3 else seen
+        moments = gaussian.expected_moments(smoothed, done.first, batch.weight, done.y, whole)
+        if seen is not None and seen.ndim == 3:
+            completion = gaussian.complete(done.C, done.psi, done.y, seen)
+            moments = gaussian.completed_moments(
+                moments, smoothed, done.first, batch.weight, completion, seen
+            )
+        if self.initial == "stationary":
+            moments = self._add_initial(coords, batch, done, smoothed, moments)
+        return moments
+
+    def _add_initial(
+        self,
+        coords: Coords,
+        batch: Batch,
+        done: Pass,
+        smoothed: gaussian.Smoothed,
+        moments: gaussian.Moments,
+    ) -> gaussian.Moments:
+        """Add what makes gradients those of log N(x_0; 0, V(A, Q)) as well. `MATH.md` §8.4.
+
+        With G = ½ (V⁻¹ M V⁻¹ − V⁻¹), M = E[x_0 x_0ᵀ] and X = Aᵀ X A + G, moments cp + 2 Q X A V and
+        cc + 2 Q X Q + A (·)ᵀ + (·) Aᵀ have the gradients 2 X A V for A and −2 Q X Q ψ for ψ.
+        """
+        params = self.dynamics.to_params(coords)
+        A, Q = params["A"], params["Q"]
+        V = gaussian.stationary(A, Q)
+        stable = jnp.abs(A @ V @ A.T + Q - V).max() < 1e-6 * jnp.abs(V).max()
+        covariance = smoothed.covariance[0]
+        if done.first is not None:
+            covariance = gaussian.by_window(covariance, done.first)
+        mean = smoothed.mean[0]
+        M = mean[:, None] * mean[None] + covariance
+        weight = jnp.where(batch.first & stable, batch.weight[0], 0.0)
+        inverse = jnp.linalg.inv(V)
+        G = jnp.einsum("ab,bcw,cd->adw", inverse, M, inverse) - inverse[:, :, None]
+        n = self.state_dim
+        operator = jnp.eye(n * n) - jnp.kron(A.T, A.T)
+        X = jnp.linalg.solve(operator, (weight * G / 2).reshape(n * n, -1)).reshape(G.shape)
+        added = 2 * jnp.einsum("ab,bcw,cd->adw", Q, X, A @ V)
+        turned = jnp.einsum("ab,cbw->acw", A, added)
+        square = 2 * jnp.einsum("ab,bcw,cd->adw", Q, X, Q)
+        return moments._replace(
+            cp=moments.cp + added,
+            cc=moments.cc + square + turned + jnp.swapaxes(turned, 0, 1),
+        )
+
+    def collect(self, moments: gaussian.Moments) -> dict[str, Any]:
+        m = moments
+        return {
+            self.dynamics.names[0]: RegressionStatistics(n=m.n, yy=m.cc, yx=m.cp, xx=m.pp),
+            self.emission.names[0]: RegressionStatistics(n=m.rows, yy=m.yy, yx=m.yx, xx=m.xx),
+        }
+
+    def window_statistics(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[dict[str, Any], Edges]:
+        done = self.run(coords, batch, missing)
+        smoothed = gaussian.backward(done.gains, done.first, done.filtered)
+        moments = self._moments(coords, batch, done, smoothed)
+        statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
+        return statistics, self._edges(done, seam, self._rows(done, smoothed))
+
+    def window_scores(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        done = self.run(coords, batch, missing)
+        scores = (batch.weight * done.filtered.log_normalizer).sum(0)
+        L, W = batch.weight.shape
+        return scores, self._edges(done, seam, jnp.zeros((L, 1, W)))
+
+    def window_marginals(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        """Return means and lower triangles of the covariances of the states, (L, n + n(n+1)/2, W)."""
+        done = self.run(coords, batch, missing)
+        smoothed = gaussian.backward(done.gains, done.first, done.filtered)
+        covariance = smoothed.covariance[1:]
+        if done.first is not None:
+            covariance = gaussian.by_window(covariance, done.first)
+        i, j = np.tril_indices(self.state_dim)
+        rows = jnp.concatenate([smoothed.mean[1:], covariance[:, i, j]], axis=1)
+        return rows, self._edges(done, seam, self._rows(done, smoothed))
+
+    def window_paths(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
+    ) -> tuple[Array, Edges]:
+        """Return the most probable states, (L, n, W): for a Gaussian, the smoothed means."""
+        done = self.run(coords, batch, missing)
+        smoothed = gaussian.backward(done.gains, done.first, done.filtered)
+        return smoothed.mean[1:], self._edges(done, seam, self._rows(done, smoothed))
+
+    def window_samples(
+        self,
+        key: Array,
+        coords: Coords,
+        batch: Batch,
+        noise: Array,
+        seam: Seam,
+        missing: Missing,
+    ) -> tuple[tuple[dict[str, Any], Array], Edges]:
+        done = self.run(coords, batch, missing)
+        x = gaussian.sample(done.gains, done.first, done.filtered, noise)
+        n, L = self.state_dim, batch.weight.shape[0]
+        nothing = jnp.zeros((L + 1, n, n, 1))
+        known = gaussian.Smoothed(x, nothing, nothing[1:])
+        seen, y = done.seen, done.y
+        if seen is not None and seen.ndim == 3:
+            u, H, S = gaussian.complete(done.C, done.psi, y, seen)
+            y = u + matmul(H, jnp.moveaxis(x[1:], 1, 0)[:, None])[:, 0] + _draw(key, S, seen)
+            y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
+        moments = gaussian.expected_moments(known, None, batch.weight, y, seen)
+        statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
+        pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(done.scale, 2)[:, None]
+        return (statistics, x[1:]), self._edges(done, seam, pair)
+
+    def _rows(self, done: Pass, smoothed: gaussian.Smoothed) -> Array:
+        """Return backward messages: means over the state's scale, logs of variances."""
+        covariance = smoothed.covariance[1:]
+        if done.first is not None:
+            covariance = gaussian.by_window(covariance, done.first)
+        return _message(smoothed.mean[1:], covariance, done.scale)
+
+    def _edges(self, done: Pass, seam: Seam, backward: Array) -> Edges:
+        pick = (lambda v: v) if done.first is None else lambda v: gaussian.by_window(v, done.first)
+        previous = _message(done.filtered.previous, pick(done.gains.previous), done.scale)
+        last = _message(done.filtered.last[None], pick(done.gains.last)[None], done.scale)[0]
+        return edges(previous, last, backward, seam)
+
+    @property
+    def seam_tolerance(self) -> float:
+        """Covariances settle to a few roundings over the gap of their contraction."""
+        return 1e-11
+
+    @property
+    def noise(self) -> tuple[str, int]:
+        return "normal", self.state_dim
+
+    def describe_states(self, rows: np.ndarray) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+        n = self.state_dim
+        i, j = np.tril_indices(n)
+        covariance = np.empty((len(rows), n, n))
+        covariance[:, i, j] = covariance[:, j, i] = rows[:, n:]
+        return {
+            "x": (("time", "dim"), rows[:, :n]),
+            "covariance": (("time", "dim", "dim_bis"), covariance),
+        }
+
+    # Start and simulation.
+
+    def starts(self, init: str) -> tuple[str, ...]:
+        return ("prior",) * 8 if init == "prior" else ("subspace", *["prior"] * 3)
+
+    def initial_coords(self, series: Series, method: Any, seed: int) -> dict[str, Array]:
+        """Return starting values: "subspace" (also under the name "kmeans"), or "prior"."""
+        n, m = self.state_dim, self.emission_dim
+        if n > m * max(series.lengths):
+            raise ValueError(
+                f"state_dim={n} is more than {max(series.lengths)} rows of {m} columns can identify"
+            )
+        if method in ("kmeans", "subspace"):
+            params = subspace_params(series, self.state_dim, self.constants.get("C"))
+            if not self._draws_C:
+                params.pop("C")
+            elif self.emission_matrix == "identified":
+                params["C"][:n] = np.eye(n)
+            with jax.enable_x64(True):
+                values = {name: jnp.asarray(value) for name, value in params.items()}
+                return self._join(block.to_coords(values) for block in self.blocks)
+        if method == "prior":
+            return self.prior_coords(seed)
+        raise ValueError(f"method must be 'subspace', 'kmeans' or 'prior'; got {shown(method)}")
+
+    def prior_coords(self, seed: int) -> dict[str, Array]:
+        """Draw from the prior, A shrunk into the stable region where windows can start."""
+        n, m = self.state_dim, self.emission_dim
+        zeros = [(), (n, n), (n, n), (n, n), (), (m, m), (m, n), (n, n)]
+        with jax.enable_x64(True):
+            empty = self.collect(gaussian.Moments(*(jnp.zeros(shape) for shape in zeros)))
+            coords = _prior_draw(self, jax.random.key(seed), empty)
+            A = np.asarray(coords["A"])
+            radius = np.abs(np.linalg.eigvals(A)).max()
+            return {**coords, "A": jnp.asarray(A * min(1.0, 0.9 / radius))}
+
+    def simulate(
+        self, params: Params, num_timesteps: int, seed: int = 0
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Draw states and rows from the model.
+
+        Returns:
+            `{"x": (T, n)}` and rows (T, m).
+        """
+        key = check_simulation(num_timesteps, seed)
+        with jax.enable_x64(True):
+            values = {**self.constants, **self.check_params(params)}
+            edge = gaussian.stationary(values["A"], values["Q"])
+            mean, covariance = self.raw()._initial_law(edge)
+            x, y = _simulate(key, values, mean, covariance, num_timesteps)
+            return {"x": np.array(x)}, np.array(y)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def _simulate(
+    key: Array, params: Params, mean: Array, covariance: Array, num_timesteps: int
+) -> tuple[Array, Array]:
+    n, m = params["A"].shape[0], params["R"].shape[0]
+    key_start, key_states, key_rows = jax.random.split(key, 3)
+    start = mean + jnp.linalg.cholesky(covariance) @ jax.random.normal(key_start, (n,))
+    noise = jax.random.normal(key_states, (num_timesteps, n)) @ jnp.linalg.cholesky(params["Q"]).T
+
+    def step(x: Array, e: Array) -> tuple[Array, Array]:
+        x = params["A"] @ x + e
+        return x, x
+
+    _, x = lax.scan(step, start, noise)
+    noise = jax.random.normal(key_rows, (num_timesteps, m)) @ jnp.linalg.cholesky(params["R"]).T
+    return x, x @ jnp.asarray(params["C"]).T + noise
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_draw(model: LGSSM, key: Array, empty: Any) -> dict[str, Array]:
+    return model.conjugate_draw(key, model.center(empty), empty)
+
+
+def _message(mean: Array, covariance: Array, scale: Array) -> Array:
+    """Return means over the scale of the state, and logs of variances, (L, 2n, W)."""
+    variance = jnp.stack([covariance[:, a, a] for a in range(mean.shape[1])], axis=1)
+    spread = jnp.broadcast_to(jnp.log(variance), mean.shape)
+    return jnp.concatenate([mean / scale[:, None], spread], axis=1)
+
+
+def _draw(key: Array, covariance: Array, seen: Array) -> Array:
+    """Draw N(0, S) for each row, zero where the entry was seen; (m, L, W)."""
+    o = jnp.moveaxis(seen, 1, 0)
+    m = covariance.shape[0]
+    root = cholesky(covariance + jnp.eye(m)[:, :, None, None] * o)
+    noise = jax.random.normal(key, o.shape)
+    return jnp.where(o, 0.0, matmul(root, noise[:, None])[:, 0])
