@@ -30,9 +30,9 @@ def run(A, Q, C, R, y, first, initial, edge, *, missing, noise=None):
     """Return everything that the messages tell of windows (T, m, W), the covariances by window."""
     seen = None
     if missing == "rows":
-        seen = ~np.isnan(y).all(1)
+        seen = ~jnp.isnan(y).all(1)
     if missing == "entries":
-        seen = ~np.isnan(y)
+        seen = ~jnp.isnan(y)
     filled = jnp.nan_to_num(jnp.asarray(y))
     rows = gaussian.observe(jnp.asarray(C), jnp.asarray(precision_root(R)), filled, seen)
     A4, Q4 = A[None, :, :, None], Q[None, :, :, None]
@@ -91,9 +91,7 @@ def test_messages_equal_the_dense_law(x64, rng, n, m, missing):
             M = np.outer(now, now) + exact.covariance[t + 1, :, t + 1]
             expected["cc"] += weight[t, w] * M
             expected["cp"] += weight[t, w] * (np.outer(now, before) + pair)
-            expected["pp"] += weight[t, w] * (
-                np.outer(before, before) + exact.covariance[t, :, t]
-            )
+            expected["pp"] += weight[t, w] * (np.outer(before, before) + exact.covariance[t, :, t])
             seen = ~np.isnan(y[t, :, w])
             if not seen.any():
                 continue

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from sojourn._linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from sojourn._linalg import UNROLL, cholesky, matmul, solve_lower, solve_lower_transposed
 
 # A recursion stops when no entry moves by more than this many roundings of its scale.
 _SETTLED = 8
@@ -49,27 +49,31 @@ class Observations(NamedTuple):
 class Gains(NamedTuple):
     """What the means of a filter and a smoother need, and the covariances; V variants.
 
+        m_t = F m_{t−1} + K y_t,    innovation = N y_t − H m_{t−1},    E[x_{t−1} | x_t] = E m_{t−1} + J x_t
+
     Attributes:
-        A: Transition matrices, (L or 1, n, n, V or 1).
-        Q: Transition covariances, likewise.
-        C: Whitened observation matrices.
+        F: (I − K C) A.
         K: Kalman gains.
-        whitener: Inverse Cholesky factors of the innovations' covariances.
+        H: N C A.
+        N: Inverse Cholesky factors of the covariances of y_t given the rows before.
+        E: I − J A.
         J: Smoother gains from row t back to the state before it.
+        conditional: Covariances of the state before row t given that of row t and the rows before.
         previous: Filtered covariances before each row.
         last: Filtered covariance of the last row.
-        settled: Rows after which all of these are constant in time.
+        settled: Rows after which all of these are constant in time; None if they never are.
     """
 
-    A: Float[Array, "La n n Va"]
-    Q: Float[Array, "La n n Va"]
-    C: Float[Array, "Lc p n Vc"]
+    F: Float[Array, "L n n V"]
     K: Float[Array, "L n p V"]
-    whitener: Float[Array, "L p p V"]
+    H: Float[Array, "L p n V"]
+    N: Float[Array, "L p p V"]
+    E: Float[Array, "L n n V"]
     J: Float[Array, "L n n V"]
+    conditional: Float[Array, "L n n V"]
     previous: Float[Array, "L n n V"]
     last: Float[Array, "n n V"]
-    settled: Int[Array, ""]
+    settled: Int[Array, ""] | None
 
 
 class Filtered(NamedTuple):
@@ -102,14 +106,14 @@ def observe(
     m, n = C.shape
     if seen is not None and seen.ndim == 3:
         return _observe_entries(C, psi, y, seen)
-    white_C, white_y = psi.T @ C, jnp.einsum("ba,lbw->law", psi, y)
+    white_C, white_y = psi.T @ C, _apply_rows(psi.T[None, :, :, None], y)
     constant = jnp.log(jnp.diagonal(psi)).sum() - m / 2 * np.log(2 * np.pi)
     log_constant = jnp.broadcast_to(constant, (y.shape[0], y.shape[2]))
     if m > n:
         # Only the part of a row within the range of ψᵀC tells of the state.
         basis, reduced = jnp.linalg.qr(white_C)
-        inside = jnp.einsum("ba,lbw->law", basis, white_y)
-        outside = white_y - jnp.einsum("ab,lbw->law", basis, inside)
+        inside = _apply_rows(basis.T[None, :, :, None], white_y)
+        outside = white_y - _apply_rows(basis[None, :, :, None], inside)
         log_constant = log_constant - 0.5 * jnp.square(outside).sum(1)
         white_C, white_y = reduced, inside
     if seen is None:
@@ -151,29 +155,33 @@ def gains(
 
     Where A, Q and C are the same at every row, the recursion stops as soon as it has settled.
     """
-    constant = A.shape[0] == 1 and C.shape[0] == 1
-    rows = None if constant else tuple(_by_row(M, num_rows) for M in (A, Q, C))
 
     def step(P: Array, row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
         a, q, c = row
+        eye_n, eye_p = _eye(P.shape[0], P), _eye(c.shape[0], P)
         carried = matmul(a, P)
         predicted = _symmetric(matmul(carried, _t(a)) + q)
         root = cholesky(predicted)
         J = _t(solve_lower_transposed(root, solve_lower(root, carried)))
+        E = eye_n - matmul(J, a)
+        conditional = matmul(matmul(E, P), _t(E)) + matmul(matmul(J, q), _t(J))
         seen = matmul(c, predicted)
-        innovation = cholesky(_symmetric(matmul(seen, _t(c))) + _eye(c.shape[0], P))
-        whitener = solve_lower(innovation, _eye(c.shape[0], P) * jnp.ones_like(innovation))
-        K = matmul(_t(matmul(whitener, seen)), whitener)
-        rest = _eye(P.shape[0], P) - matmul(K, c)
+        innovation = cholesky(_symmetric(matmul(seen, _t(c))) + eye_p)
+        N = solve_lower(innovation, eye_p * jnp.ones_like(innovation))
+        K = matmul(_t(matmul(N, seen)), N)
+        rest = eye_n - matmul(K, c)
         updated = matmul(matmul(rest, predicted), _t(rest)) + matmul(K, _t(K))
-        return _symmetric(updated), (K, whitener, J, P)
+        F, H = matmul(rest, a), matmul(N, matmul(c, a))
+        # What was settled by size-one variants is given its full size, as scans stack equal shapes.
+        row = tuple(M * jnp.ones_like(P[:1, :1]) for M in (F, K, H, N, E, J))
+        return _symmetric(updated), (*row, _symmetric(conditional), P)
 
-    if rows is None:
+    if A.shape[0] == 1 and C.shape[0] == 1:
         last, kept, settled = _until_settled(lambda P: step(P, (A[0], Q[0], C[0])), start, num_rows)
-    else:
-        last, kept = lax.scan(step, start, rows)
-        settled = jnp.asarray(num_rows)
-    return Gains(A, Q, C, *kept, last, settled)
+        return Gains(*kept, last, settled)
+    rows = tuple(jnp.broadcast_to(M, (num_rows, *M.shape[1:])) for M in (A, Q, C))
+    last, kept = lax.scan(step, start, rows)
+    return Gains(*kept, last, None)
 
 
 def forward(
@@ -191,19 +199,16 @@ def forward(
         observations: Whitened rows.
     """
     pick = _picker(first)
-    log_scale = pick(jnp.log(jnp.moveaxis(_diagonal_of_rows(found.whitener), 1, 0)).sum(0))
 
-    def step(mean: Array, row: Any) -> tuple[Array, tuple[Array, Array]]:
-        y, a, c, K, whitener = row
-        predicted = _apply(pick(a), mean)
-        residual = y - _apply(pick(c), predicted)
-        innovation = _apply(pick(whitener), residual)
-        return predicted + _apply(pick(K), residual), (mean, jnp.square(innovation).sum(0))
+    def step(mean: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        y, F, K = row
+        return _apply(pick(F), mean) + _apply(pick(K), y), mean
 
-    L = observations.y.shape[0]
-    fixed = (_by_row(found.A, L), _by_row(found.C, L), found.K, found.whitener)
-    last, (previous, squares) = lax.scan(step, start, (observations.y, *fixed))
-    log_normalizer = observations.log_constant + log_scale - 0.5 * squares
+    last, previous = lax.scan(step, start, (observations.y, found.F, found.K))
+    # Outside of the loop: gradients do without it.
+    innovation = _apply_rows(pick(found.N), observations.y) - _apply_rows(pick(found.H), previous)
+    log_scale = pick(jnp.log(jnp.stack([found.N[:, a, a] for a in range(found.N.shape[1])])).sum(0))
+    log_normalizer = observations.log_constant + log_scale - 0.5 * jnp.square(innovation).sum(1)
     return Filtered(previous, last, log_normalizer)
 
 
@@ -211,45 +216,43 @@ def backward(found: Gains, first: Bool[Array, "W"] | None, filtered: Filtered) -
     """Smooth: moments of all states of each window, the covariances by variant."""
     pick = _picker(first)
 
-    def step(mean: Array, row: Any) -> tuple[Array, Array]:
-        before, a, J = row
-        return before + _apply(pick(J), mean - _apply(pick(a), before)), mean
+    def step(mean: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        before, E, J = row
+        return _apply(pick(E), before) + _apply(pick(J), mean), mean
 
-    L = filtered.previous.shape[0]
-    rows = (filtered.previous, _by_row(found.A, L), found.J)
-    first, means = lax.scan(step, filtered.last, rows, reverse=True)
+    rows = (filtered.previous, found.E, found.J)
+    start, means = lax.scan(step, filtered.last, rows, reverse=True)
     covariance, cross = _smoothed_covariances(found)
-    return Smoothed(jnp.concatenate([first[None], means]), covariance, cross)
+    return Smoothed(jnp.concatenate([start[None], means]), covariance, cross)
 
 
 def _smoothed_covariances(found: Gains) -> tuple[Array, Array]:
-    """Run P_{t−1} = (I − J A) P (I − J A)ᵀ + J (Q + P_t) Jᵀ backward from the last row."""
+    """Run J P_t Jᵀ + (I − J A) P (I − J A)ᵀ + J Q Jᵀ backward from the last row."""
     L = found.J.shape[0]
-    conditional = _conditional_covariances(found)
-    if found.A.shape[0] == 1 and found.C.shape[0] == 1:
+    if found.settled is not None:
+        settled = found.settled
         # From the end towards the rows where gains are constant, then on through the others.
-        steady, J = conditional[-1], found.J[-1]
+        J, steady = found.J[-1], found.conditional[-1]
 
         def settle(P: Array) -> tuple[Array, Array]:
             return _symmetric(matmul(matmul(J, P), _t(J))) + steady, P
 
         _, from_end, _ = _until_settled(settle, found.last, L + 1)
-        late = from_end[::-1]
 
         def body(i: Array, rows: Array) -> Array:
-            t = found.settled - 1 - i
+            t = settled - 1 - i
             P = _symmetric(matmul(matmul(found.J[t], rows[t + 1]), _t(found.J[t])))
-            return rows.at[t].set(P + conditional[t])
+            return rows.at[t].set(P + found.conditional[t])
 
-        covariance = lax.fori_loop(0, found.settled, body, late)
+        covariance = lax.fori_loop(0, settled, body, from_end[::-1])
     else:
 
         def step(P: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            J, extra = row
-            return _symmetric(matmul(matmul(J, P), _t(J))) + extra, P
+            J, conditional = row
+            return _symmetric(matmul(matmul(J, P), _t(J))) + conditional, P
 
-        first, rest = lax.scan(step, found.last, (found.J, conditional), reverse=True)
-        covariance = jnp.concatenate([first[None], rest])
+        start, rest = lax.scan(step, found.last, (found.J, found.conditional), reverse=True)
+        covariance = jnp.concatenate([start[None], rest])
     cross = _matmul_rows(covariance[1:], jnp.swapaxes(found.J, 1, 2))
     return covariance, cross
 
@@ -267,26 +270,16 @@ def sample(
     An affine map of the state behind it: windows that share noise forget where they began. `MATH.md` §8.5.
     """
     pick = _picker(first)
-    roots = _roots(_conditional_covariances(found))
+    roots = jnp.moveaxis(cholesky(jnp.moveaxis(found.conditional, 0, 2)), 2, 0)
     last = filtered.last + _apply(pick(cholesky(found.last)), noise[-1])
 
-    def step(x: Array, row: Any) -> tuple[Array, Array]:
-        before, a, J, root, e = row
-        mean = before + _apply(pick(J), x - _apply(pick(a), before))
-        return mean + _apply(pick(root), e), x
+    def step(x: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        before, E, J, root, e = row
+        return _apply(pick(E), before) + _apply(pick(J), x) + _apply(pick(root), e), x
 
-    L = filtered.previous.shape[0]
-    rows = (filtered.previous, _by_row(found.A, L), found.J, roots, noise[:-1])
-    first, rest = lax.scan(step, last, rows, reverse=True)
-    return jnp.concatenate([first[None], rest])
-
-
-def _conditional_covariances(found: Gains) -> Array:
-    """Return Cov(x_{t−1} | x_t, rows before t) = (I − J A) P (I − J A)ᵀ + J Q Jᵀ for each row."""
-    rest = _eye(found.J.shape[1], found.J[0])[None] - _matmul_rows(found.J, found.A)
-    own = _matmul_rows(_matmul_rows(rest, found.previous), jnp.swapaxes(rest, 1, 2))
-    fed = _matmul_rows(_matmul_rows(found.J, found.Q), jnp.swapaxes(found.J, 1, 2))
-    return (own + jnp.swapaxes(own, 1, 2) + fed + jnp.swapaxes(fed, 1, 2)) / 2
+    rows = (filtered.previous, found.E, found.J, roots, noise[:-1])
+    start, rest = lax.scan(step, last, rows, reverse=True)
+    return jnp.concatenate([start[None], rest])
 
 
 def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -355,39 +348,56 @@ def expected_moments(
         y: Rows, 0 where missing.
         seen: Rows that were seen; None if all were.
     """
-    n, m, W = smoothed.mean.shape[1], y.shape[1], weight.shape[1]
+    n, m = smoothed.mean.shape[1], y.shape[1]
     observed = weight if seen is None else jnp.where(seen, weight, 0.0)
+    # Products of a row's (x_t, x_{t−1}, y_t), all in one array: one loop body, one kernel.
+    i, j = (np.concatenate(index) for index in zip(*_pairs(n, m), strict=True))
+    by_row = (i >= 2 * n)[:, None]
 
-    def step(carry: Any, row: Any) -> tuple[Any, None]:
-        cc, cp, pp, yx, yy = carry
-        before, now, row_y, w, w_seen = row
-        weighted, weighted_y = now * w, row_y * w_seen
-        cc = cc + weighted[:, None] * now[None]
-        cp = cp + weighted[:, None] * before[None]
-        pp = pp + (before * w)[:, None] * before[None]
-        yx = yx + weighted_y[:, None] * now[None]
-        return (cc, cp, pp, yx, yy + weighted_y[:, None] * row_y[None]), None
+    def step(total: Array, row: tuple[Array, ...]) -> tuple[Array, None]:
+        now, before, row_y, w, w_seen = row
+        u = jnp.concatenate([now, before, row_y])
+        return total + u[i] * u[j] * jnp.where(by_row, w_seen, w), None
 
-    zero = jnp.zeros((n, n, W), weight.dtype)
-    start = (zero, zero, zero, jnp.zeros((m, n, W), y.dtype), jnp.zeros((m, m, W), y.dtype))
-    rows = (smoothed.mean[:-1], smoothed.mean[1:], y, weight, observed)
-    (cc, cp, pp, yx, yy), _ = lax.scan(step, start, rows)
-    covariance = _picked_sum(smoothed.covariance[1:], first, weight)
-    xx = cc + covariance
-    if seen is not None:
-        own = _picked_sum(smoothed.covariance[1:], first, observed)
-        mean = smoothed.mean[1:]
-        xx = (mean[:, :, None] * (mean * observed[:, None])[:, None]).sum(0) + own
-    return Moments(
-        n=weight.sum(0),
-        cc=cc + covariance,
-        cp=cp + _picked_sum(smoothed.cross, first, weight),
-        pp=pp + _picked_sum(smoothed.covariance[:-1], first, weight),
-        rows=observed.sum(0),
-        yy=yy,
-        yx=yx,
-        xx=xx,
+    rows = (smoothed.mean[1:], smoothed.mean[:-1], y, weight, observed)
+    total, _ = lax.scan(step, jnp.zeros((len(i), weight.shape[1]), y.dtype), rows)
+    sizes = np.cumsum([len(pair[0]) for pair in _pairs(n, m)])[:-1]
+    cc, cp, pp, yx, yy = jnp.split(total, sizes)
+    covariances = (smoothed.covariance[1:], smoothed.cross, smoothed.covariance[:-1])
+    around = _picked_sum(jnp.stack(covariances, axis=1), first, weight)
+    cc, cp, pp = (
+        _square(cc, n) + around[0],
+        cp.reshape(n, n, -1) + around[1],
+        _square(pp, n) + around[2],
     )
+    xx = cc
+    if seen is not None:
+        mean = smoothed.mean[1:]
+        xx = (mean[:, :, None] * (mean * observed[:, None])[:, None]).sum(0)
+        xx = xx + _picked_sum(smoothed.covariance[1:, None], first, observed)[0]
+    yx = yx.reshape(m, n, -1)
+    return Moments(weight.sum(0), cc, cp, pp, observed.sum(0), _square(yy, m), yx, xx)
+
+
+def _pairs(n: int, m: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return which entries of (x_t, x_{t−1}, y_t) are multiplied: cc, cp, pp, yx, yy."""
+    x, rows = np.tril_indices(n), np.tril_indices(m)
+    full, mixed = np.indices((n, n)).reshape(2, -1), np.indices((m, n)).reshape(2, -1)
+    return [
+        x,
+        (full[0], n + full[1]),
+        (n + x[0], n + x[1]),
+        (2 * n + mixed[0], mixed[1]),
+        (2 * n + rows[0], 2 * n + rows[1]),
+    ]
+
+
+def _square(packed: Array, n: int) -> Array:
+    """Return symmetric matrices from their lower triangles by rows, packed along the first axis."""
+    index = np.empty((n, n), dtype=int)
+    rows, columns = np.tril_indices(n)
+    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
+    return packed[index]
 
 
 def complete(
@@ -440,11 +450,12 @@ def completed_moments(
 
 
 def _picked_sum(rows: Array, first: Array | None, weight: Array) -> Array:
-    """Return Σ_t w_t M_t for each window, from matrices (L, a, b, V)."""
+    """Return Σ_t w_t M_t for each window, from matrices (L, c, a, b, V)."""
     if first is None:
-        return (rows * weight[:, None, None]).sum(0)
-    inside, at_start = jnp.einsum("labv,lw->vabw", rows, weight)
-    return jnp.where(first, at_start, inside)
+        return (rows * weight[:, None, None, None]).sum(0)
+    L, *shape, V = rows.shape
+    total = (jnp.moveaxis(rows, -1, 1).reshape(L, -1).T @ weight).reshape(V, *shape, -1)
+    return jnp.where(first, total[1], total[0])
 
 
 def _until_settled(step: Any, start: Array, num_rows: int) -> tuple[Array, Any, Array]:
@@ -483,13 +494,17 @@ def _picker(first: Array | None) -> Any:
     return lambda values: values if first is None else by_window(values, first)
 
 
-def _by_row(values: Array, num_rows: int) -> Array:
-    return jnp.broadcast_to(values, (num_rows, *values.shape[1:]))
-
-
 def _apply(M: Array, x: Array) -> Array:
     """Return M x for matrices (d, e, W or 1) and vectors (e, W)."""
     return matmul(M, x[:, None])[:, 0]
+
+
+def _apply_rows(M: Array, x: Array) -> Array:
+    """Return M x for matrices (L or 1, d, e, W or 1) and vectors (L, e, W)."""
+    e = M.shape[2]
+    if e > UNROLL:
+        return (M * x[:, None]).sum(2)
+    return sum((M[:, :, c] * x[:, None, c] for c in range(1, e)), start=M[:, :, 0] * x[:, None, 0])
 
 
 def _matmul_rows(A: Array, B: Array) -> Array:
@@ -498,16 +513,8 @@ def _matmul_rows(A: Array, B: Array) -> Array:
     return jnp.moveaxis(matmul(*moved), 2, 0)
 
 
-def _roots(covariances: Array) -> Array:
-    return jnp.moveaxis(cholesky(jnp.moveaxis(covariances, 0, 2)), 2, 0)
-
-
 def _diagonal(M: Array) -> Array:
     return jnp.stack([M[a, a] for a in range(M.shape[0])])
-
-
-def _diagonal_of_rows(M: Array) -> Array:
-    return jnp.stack([M[:, a, a] for a in range(M.shape[1])], axis=1)
 
 
 def _symmetric(M: Array) -> Array:

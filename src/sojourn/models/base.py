@@ -293,7 +293,9 @@ class Model(abc.ABC):
                 + (f"; unknown {unknown}" if unknown else "")
             )
         for name, fixed in self.constants.items():
-            if name in params and not np.allclose(check_array(name, params[name], fixed.shape), fixed):
+            if name in params and not np.allclose(
+                check_array(name, params[name], fixed.shape), fixed
+            ):
                 raise ValueError(
                     f"{name} contradicts the constraint: this model holds {name} at "
                     f"{shown(fixed.tolist())}; leave it out, or make a model with another {name}"

@@ -345,9 +345,7 @@ class LGSSM(Model):
             first: Array | None = batch.first
         else:
             first, start = None, gaussian.by_window(start, batch.first)
-        found = gaussian.gains(
-            A[None, :, :, None], Q[None, :, :, None], rows.C, start, y.shape[0]
-        )
+        found = gaussian.gains(A[None, :, :, None], Q[None, :, :, None], rows.C, start, y.shape[0])
         filtered = gaussian.forward(found, first, means, rows)
         scale = jnp.sqrt(jnp.diagonal(edge))
         return Pass(C, psi, y, seen, found, first, filtered, scale)

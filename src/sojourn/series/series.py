@@ -100,9 +100,7 @@ class Series:
         return location, np.where(scale == 0, np.nanstd(self.values, axis=0), scale)
 
 
-def as_series(
-    data: Any, dim: int | None = None, columns: tuple[str, ...] | None = None
-) -> Series:
+def as_series(data: Any, dim: int | None = None, columns: tuple[str, ...] | None = None) -> Series:
     """Turn what users have into a `Series`.
 
     Args:
@@ -230,9 +228,7 @@ def _match(
     )
 
 
-def _unframe(
-    data: Any, expected: tuple[str, ...] | None
-) -> tuple[Any, tuple[str, ...] | None]:
+def _unframe(data: Any, expected: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...] | None]:
     """Return the values of a data frame and the names of its columns; other data as they are."""
     if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
         return data, None
