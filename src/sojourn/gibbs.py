@@ -90,7 +90,5 @@ def _sample(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _conjugate_draw(
-    model: Model, key: Array, coords: Coords, statistics: Any
-) -> dict[str, Array]:
+def _conjugate_draw(model: Model, key: Array, coords: Coords, statistics: Any) -> dict[str, Array]:
     return model.conjugate_draw(key, coords, statistics)
