@@ -1,5 +1,6 @@
 """Blocks: densities against SciPy, metrics by their definitions, steps by their stationary laws."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,7 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
+from sojourn._linalg import UNROLL
 from sojourn.blocks import (
+    Emission,
     Pilot,
     Regression,
     RegressionStatistics,
@@ -32,35 +35,89 @@ REGRESSION = Regression(
 )
 SINGLE = Regression("C", "R", None, 2, 1, [[0.0], [0.0]], [[0.1]], 4.0, [[1.0, 0.2], [0.2, 2.0]])
 TRANSITION = Transition(3, concentration=[[1.0, 2.0, 0.5], [1.0, 1.0, 1.0], [0.3, 0.3, 4.0]])
+EMISSION = Emission(
+    dim=3,
+    num_regressors=2,
+    fixed=[[1.0, -0.2]],
+    mean=[[0.1, 0.2], [0.0, -0.3]],
+    variance=[[2.0, 0.5], [1.0, 3.0]],
+    dof=5.0,
+    scale=[[2.0, 0.3, 0.0], [0.3, 1.5, 0.2], [0.0, 0.2, 1.0]],
+)
+FIXED = Emission(
+    dim=2, num_regressors=1, fixed=[[1.0], [0.5]], dof=4.0, scale=[[1.0, 0.2], [0.2, 2.0]]
+)
+WIDE = Emission(
+    dim=UNROLL + 2,
+    num_regressors=2,
+    fixed=np.eye(2),
+    mean=0.3,
+    variance=4.0,
+    dof=UNROLL + 4.0,
+    scale=np.eye(UNROLL + 2) + 0.1,
+)
+
+
+def lead_axes(block):
+    """Return the shape of the axes of states."""
+    states = None if isinstance(block, Emission) else block.num_states
+    return () if states is None else (states,)
 
 
 def random_params(block, rng):
     if isinstance(block, Transition):
         return {block.name: rng.dirichlet(np.ones(block.num_states), size=block.num_states)}
-    lead = () if block.num_states is None else (block.num_states,)
+    lead = lead_axes(block)
     root = rng.normal(size=(*lead, block.dim, block.dim)) + 2 * np.eye(block.dim)
-    return {
-        block.matrix: rng.normal(size=(*lead, block.dim, block.num_regressors)),
-        block.covariance: root @ np.swapaxes(root, -1, -2) / 4,
-    }
+    matrix = rng.normal(size=(*lead, block.dim, block.num_regressors))
+    if isinstance(block, Emission):
+        matrix[: block.num_fixed] = block.fixed
+    params = {block.matrix: matrix, block.covariance: root @ np.swapaxes(root, -1, -2) / 4}
+    return {name: params[name] for name in block.names}
 
 
 def random_pilot(block, rng):
     if isinstance(block, Transition):
         occupancy = rng.uniform(0.1, 0.5, size=block.num_states)
         return Pilot(jnp.asarray(occupancy), jnp.ones((block.num_states, 0, 0)))
-    lead = () if block.num_states is None else (block.num_states,)
+    lead = lead_axes(block)
     q = block.num_regressors
     whitener = np.tril(0.3 * rng.normal(size=(*lead, q, q))) + np.eye(q)
     return Pilot(jnp.asarray(rng.uniform(0.1, 0.9, size=lead)), jnp.asarray(whitener))
 
 
-all_blocks = pytest.mark.parametrize("block", [TRANSITION, REGRESSION, SINGLE], ids=["Π", "A", "C"])
+def random_statistics(block, rng, num_rows=30):
+    """Return statistics of unrelated responses and regressors."""
+    if isinstance(block, Transition):
+        return TransitionStatistics(jnp.asarray(50 * rng.uniform(size=(3, 3))))
+    lead, q, d = lead_axes(block), block.num_regressors, block.dim
+    chi = rng.normal(size=(*lead, num_rows, q + d))
+    outer = np.swapaxes(chi, -1, -2) @ chi
+    return RegressionStatistics(
+        jnp.full(lead, float(num_rows)),
+        jnp.asarray(outer[..., :d, :d]),
+        jnp.asarray(outer[..., :d, d:]),
+        jnp.asarray(outer[..., d:, d:]),
+    )
+
+
+small_blocks = pytest.mark.parametrize(
+    "block",
+    [TRANSITION, REGRESSION, SINGLE, EMISSION, FIXED],
+    ids=["Π", "A", "C", "[1;C]", "[1]"],
+)
+all_blocks = pytest.mark.parametrize(
+    "block",
+    [TRANSITION, REGRESSION, SINGLE, EMISSION, FIXED, WIDE],
+    ids=["Π", "A", "C", "[1;C]", "[1]", "wide"],
+)
 
 
 @all_blocks
 def test_coordinates_round_trip(block, rng):
     params = random_params(block, rng)
+    assert tuple(params) == block.names
+    assert set(block.to_coords(params)) == set(params)
     back = block.to_params(block.to_coords(params))
     for name, value in params.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-12)
@@ -102,6 +159,26 @@ def test_regression_prior_equals_scipy_with_numerical_jacobian(block, rng):
     np.testing.assert_allclose(block.log_prior(coords), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("block", [EMISSION, FIXED, WIDE], ids=["[1;C]", "[1]", "wide"])
+def test_emission_prior_equals_scipy_with_numerical_jacobian(block, rng):
+    """log p(u) = Wishart + normals of the free entries + log |det dΛ/du|, by autodiff."""
+    params = random_params(block, rng)
+    coords = block.to_coords(params)
+    rows, columns = np.tril_indices(block.dim)
+
+    def precision(packed):
+        return jnp.linalg.inv(block.to_params({**coords, "R": packed})["R"])[rows, columns]
+
+    expected = np.linalg.slogdet(np.asarray(jax.jacfwd(precision)(coords["R"])))[1]
+    Lambda = np.linalg.inv(params["R"])
+    wishart = stats.wishart(block.dof, np.linalg.inv(np.asarray(block.scale)))
+    expected += wishart.logpdf((Lambda + Lambda.T) / 2)
+    if block.num_free:
+        normal = stats.norm(np.asarray(block.mean), np.sqrt(np.asarray(block.variance)))
+        expected += normal.logpdf(params["C"][block.num_fixed :]).sum()
+    np.testing.assert_allclose(block.log_prior(coords), expected, rtol=1e-10)
+
+
 def test_transition_prior_is_dirichlet_times_an_independent_scale(rng):
     """In φ: Dirichlet on Π, Gamma(100, 100) on Φ, Jacobian Φ^(K−1) of (Π, Φ) → φ, and ∏ φ to logs."""
     eta = rng.normal(size=(3, 3))
@@ -131,6 +208,19 @@ def test_expected_log_likelihood_equals_scipy(rng):
     np.testing.assert_allclose(
         REGRESSION.expected_log_likelihood(coords, statistics), total, rtol=1e-12
     )
+    for block in (EMISSION, FIXED, WIDE):
+        params = random_params(block, rng)
+        C = params.get("C", np.asarray(block.fixed))
+        x, y = rng.normal(size=(9, block.num_regressors)), rng.normal(size=(9, block.dim))
+        statistics = RegressionStatistics(
+            *(jnp.asarray(s) for s in (9.0, y.T @ y, y.T @ x, x.T @ x))
+        )
+        noise = stats.multivariate_normal(np.zeros(block.dim), params["R"])
+        np.testing.assert_allclose(
+            block.expected_log_likelihood(block.to_coords(params), statistics),
+            noise.logpdf(y - x @ C.T).sum(),
+            rtol=1e-12,
+        )
     counts = rng.uniform(size=(3, 3))
     Pi = random_params(TRANSITION, rng)
     value = TRANSITION.expected_log_likelihood(
@@ -139,10 +229,27 @@ def test_expected_log_likelihood_equals_scipy(rng):
     np.testing.assert_allclose(value, (counts * np.log(Pi["transition_matrix"])).sum())
 
 
+@all_blocks
+def test_gradients_equal_finite_differences(block, rng):
+    flat, unravel = ravel_pytree(block.to_coords(random_params(block, rng)))
+    statistics = random_statistics(block, rng)
+    target = jax.jit(
+        lambda v: (
+            block.expected_log_likelihood(unravel(v), statistics) + block.log_prior(unravel(v))
+        )
+    )
+    width = 1e-5
+    basis = width * np.eye(len(flat))
+    differences = [(target(flat + e) - target(flat - e)) / (2 * width) for e in basis]
+    gradient = jax.grad(target)(flat)
+    np.testing.assert_allclose(gradient, differences, rtol=1e-5, atol=1e-5)
+
+
 def dense(function, coords):
     """Return the matrix of a linear function of coordinates."""
     flat, unravel = ravel_pytree(coords)
-    return jax.jacfwd(lambda v: ravel_pytree(function(unravel(v)))[0])(jnp.zeros_like(flat))
+    linear = lambda v: ravel_pytree(function(unravel(v)))[0]  # noqa: E731
+    return jax.jit(jax.jacfwd(linear))(jnp.zeros_like(flat))
 
 
 @all_blocks
@@ -156,32 +263,39 @@ def test_metric_is_the_square_of_its_root_and_gamma_its_divergence(block, rng):
     np.testing.assert_allclose(whitening, E.T, rtol=1e-10, atol=1e-12)
     flat, unravel = ravel_pytree(coords)
     metric = lambda v: dense(lambda w: block.precondition(unravel(v), w, pilot), coords)  # noqa: E731
-    divergence = jnp.einsum("ijj->i", jax.jacfwd(metric)(flat))
+    divergence = jnp.einsum("ijj->i", jax.jit(jax.jacfwd(metric))(flat))
     np.testing.assert_allclose(
         divergence, ravel_pytree(block.divergence(coords, pilot))[0], atol=1e-10
     )
 
 
+def precondition(block, coords, pilot, vector):
+    return block.precondition(coords, vector, pilot)
+
+
 def test_metrics_invert_the_complete_data_information(rng):
     """D is the inverse of −E ∇² log p(y, u) per row; for Π only along the simplex."""
-    params = random_params(REGRESSION, rng)
-    coords = {n: jnp.asarray(u) for n, u in REGRESSION.to_coords(params).items()}
-    pilot = random_pilot(REGRESSION, rng)
-    moment = np.linalg.inv(np.swapaxes(pilot.whitener, -1, -2) @ pilot.whitener)
-    A, Q = params["A"], params["Q"]
-    occupancy = np.asarray(pilot.occupancy)[:, None, None]
-    statistics = RegressionStatistics(
-        n=pilot.occupancy,
-        yy=jnp.asarray(occupancy * (A @ moment @ np.swapaxes(A, -1, -2) + Q)),
-        yx=jnp.asarray(occupancy * (A @ moment)),
-        xx=jnp.asarray(occupancy * moment),
-    )
-    flat, unravel = ravel_pytree(coords)
-    information = -jax.hessian(
-        lambda v: REGRESSION.expected_log_likelihood(unravel(v), statistics)
-    )(flat)
-    D = dense(lambda v: REGRESSION.precondition(coords, v, pilot), coords)
-    np.testing.assert_allclose(D @ information, np.eye(len(flat)), atol=1e-9)
+    for block in (REGRESSION, EMISSION, FIXED, WIDE):
+        params = random_params(block, rng)
+        coords = {n: jnp.asarray(u) for n, u in block.to_coords(params).items()}
+        pilot = random_pilot(block, rng)
+        moment = np.linalg.inv(np.swapaxes(pilot.whitener, -1, -2) @ pilot.whitener)
+        A = params[block.matrix] if block.matrix in params else np.asarray(block.fixed)
+        Q = params[block.covariance]
+        occupancy = np.asarray(pilot.occupancy)[..., None, None]
+        statistics = RegressionStatistics(
+            n=pilot.occupancy,
+            yy=jnp.asarray(occupancy * (A @ moment @ np.swapaxes(A, -1, -2) + Q)),
+            yx=jnp.asarray(occupancy * (A @ moment)),
+            xx=jnp.asarray(occupancy * moment),
+        )
+        flat, unravel = ravel_pytree(coords)
+        expected = lambda v, block=block, unravel=unravel, s=statistics: (  # noqa: E731
+            block.expected_log_likelihood(unravel(v), s)
+        )
+        information = -jax.jit(jax.hessian(expected))(flat)
+        D = dense(functools.partial(precondition, block, coords, pilot), coords)
+        np.testing.assert_allclose(D @ information, np.eye(len(flat)), atol=1e-9)
 
     Pi = random_params(TRANSITION, rng)["transition_matrix"]
     eta = jnp.log(jnp.asarray(Pi))
@@ -198,24 +312,12 @@ def test_metrics_invert_the_complete_data_information(rng):
     np.testing.assert_allclose(information @ D @ information, information, atol=1e-12)
 
 
-@all_blocks
+@small_blocks
 def test_one_step_has_the_drift_and_noise_of_the_dynamics(block, rng):
     """Over 10⁵ draws of a small step: mean h (D g + Γ) and covariance 2 h D, to first order."""
     coords = {n: jnp.asarray(u) for n, u in block.to_coords(random_params(block, rng)).items()}
     pilot = random_pilot(block, rng)
-    if isinstance(block, Transition):
-        statistics = TransitionStatistics(jnp.asarray(50 * rng.uniform(size=(3, 3))))
-    else:
-        lead = () if block.num_states is None else (block.num_states,)
-        q, d = block.num_regressors, block.dim
-        chi = rng.normal(size=(*lead, 30, q + d))
-        outer = np.swapaxes(chi, -1, -2) @ chi
-        statistics = RegressionStatistics(
-            jnp.full(lead, 30.0),
-            jnp.asarray(outer[..., :d, :d]),
-            jnp.asarray(outer[..., :d, d:]),
-            jnp.asarray(outer[..., d:, d:]),
-        )
+    statistics = random_statistics(block, rng)
     h = 1e-6
     keys = jax.random.split(jax.random.key(0), 100_000)
     move = lambda key: ravel_pytree(  # noqa: E731
@@ -257,6 +359,14 @@ def stationary_draws(block, start, statistics, h, pilot, *, chains, burn, steps,
     return {n: np.asarray(p)[burn // every :] for n, p in drawn.items()}
 
 
+def draws_from_few_rows(block, start, statistics):
+    """Run chains of a regression on one regressor, with steps small for a handful of rows."""
+    h, pilot = jnp.asarray(0.005), Pilot(jnp.asarray(1.0), jnp.eye(1))
+    return stationary_draws(
+        block, start, statistics, h, pilot, chains=4000, burn=1000, steps=1000, every=100
+    )
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.1])
 def test_sparse_rows_neither_absorb_nor_bias_the_rest(alpha):
     """Stationary law of a row with counts (200, 3, 0): the Dirichlet posterior, in every moment."""
@@ -294,19 +404,8 @@ def test_regression_step_keeps_the_posterior_of_five_rows(rng):
     statistics = RegressionStatistics(
         *(jnp.asarray(s) for s in (5.0, y.T @ y, y.T @ chi, chi.T @ chi))
     )
-    pilot = Pilot(jnp.asarray(1.0), jnp.eye(1))
     start = {"A": np.zeros((2, 1)), "Q": np.eye(2)}
-    drawn = stationary_draws(
-        block,
-        start,
-        statistics,
-        jnp.asarray(0.005),
-        pilot,
-        chains=4000,
-        burn=1000,
-        steps=1000,
-        every=100,
-    )
+    drawn = draws_from_few_rows(block, start, statistics)
     exact = jax.vmap(lambda key: block.draw(key, statistics, start))(
         jax.random.split(jax.random.key(3), 100_000)
     )
@@ -322,6 +421,113 @@ def test_regression_step_keeps_the_posterior_of_five_rows(rng):
     np.testing.assert_allclose(
         drawn["A"].reshape(-1, 2, 1).std(0), np.asarray(exact["A"]).std(0), rtol=0.05
     )
+
+
+def test_emission_step_and_gibbs_cycle_keep_the_same_posterior(rng):
+    """Few rows make the corrections Γ and the Jacobian visible; the law of C_2 by quadrature."""
+    block = Emission(
+        dim=2, num_regressors=1, fixed=[[1.0]], mean=0.5, variance=0.5, dof=4.0, scale=3 * np.eye(2)
+    )
+    x = rng.normal(size=(6, 1))
+    y = x @ np.array([[1.0, -0.8]]) + rng.normal(size=(6, 2)) @ np.array([[1.0, 0.7], [0.0, 0.5]])
+    statistics = RegressionStatistics(*(jnp.asarray(s) for s in (6.0, y.T @ y, y.T @ x, x.T @ x)))
+    start = {"C": np.array([[1.0], [0.0]]), "R": np.eye(2)}
+    drawn = draws_from_few_rows(block, start, statistics)
+
+    def cycle(params, key):
+        params = block.draw(key, statistics, params)
+        return params, params
+
+    def chain(key):
+        first = {n: jnp.asarray(p) for n, p in start.items()}
+        return jax.lax.scan(cycle, first, jax.random.split(key, 60))[1]
+
+    gibbs = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(3), 2000))
+    gibbs = {n: np.asarray(p)[:, 20:] for n, p in gibbs.items()}
+    assert np.all(gibbs["C"][..., 0, 0] == 1.0)
+    assert np.all(drawn["C"][..., 0, 0] == 1.0)
+
+    # The law of C_2 alone, with R integrated out: p(c) ∝ N(c; M, s²) |Ψ + S(c)|^(−(ν + n)/2).
+    grid = np.linspace(-6.0, 6.0, 4001)
+    C = np.stack([np.ones_like(grid), grid], axis=1)[..., None]
+    residual = y - x[:, 0, None] * C[:, None, :, 0]
+    scatter = np.asarray(block.scale) + np.swapaxes(residual, -1, -2) @ residual
+    log_density = stats.norm(0.5, np.sqrt(0.5)).logpdf(grid) - 5 * np.linalg.slogdet(scatter)[1]
+    density = np.exp(log_density - log_density.max())
+    density /= density.sum()
+    mean = density @ grid
+    sd = np.sqrt(density @ (grid - mean) ** 2)
+    Lambda = np.einsum("g,gab->ab", density, 10 * np.linalg.inv(scatter))
+    for draws, error in ((gibbs, 0.01), (drawn, 0.03)):
+        free, R = draws["C"][..., 1, 0], draws["R"].reshape(-1, 2, 2)
+        np.testing.assert_allclose(free.mean(), mean, atol=error * sd)
+        np.testing.assert_allclose(free.std(), sd, rtol=error)
+        np.testing.assert_allclose(np.linalg.inv(R).mean(0), Lambda, rtol=error, atol=error)
+    exact_sd = np.linalg.inv(gibbs["R"].reshape(-1, 2, 2)).std(0)
+    np.testing.assert_allclose(
+        np.linalg.inv(drawn["R"].reshape(-1, 2, 2)).std(0), exact_sd, rtol=0.05
+    )
+
+
+@pytest.mark.parametrize("block", [EMISSION, FIXED, WIDE], ids=["[1;C]", "[1]", "wide"])
+def test_emission_without_data_is_drawn_from_its_prior(block):
+    d, q = block.dim, block.num_regressors
+    empty = RegressionStatistics(*(jnp.zeros(s) for s in ((), (d, d), (d, q), (q, q))))
+    start = block.center(empty)
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    drawn = jax.jit(jax.vmap(lambda key: block.draw(key, empty, start)))(keys)
+    expected = block.dof * np.linalg.inv(np.asarray(block.scale))
+    Lambda = np.linalg.inv(np.asarray(drawn["R"]))
+    error = Lambda.std(0) / np.sqrt(len(keys))
+    np.testing.assert_array_less(np.abs(Lambda.mean(0) - expected) / error, 4.5)
+    if block.num_free:
+        free = np.asarray(drawn["C"])[:, block.num_fixed :]
+        sd = np.broadcast_to(np.sqrt(np.asarray(block.variance)), free.shape[1:])
+        error = np.abs(free.mean(0) - np.asarray(block.mean)) / sd * np.sqrt(len(keys))
+        np.testing.assert_array_less(error, 4.5)
+        np.testing.assert_allclose(free.std(0), sd, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fixed": np.ones((4, 2))}, "1 to 3 rows of 2 numbers"),
+        ({"fixed": np.ones((0, 2))}, "1 to 3 rows of 2 numbers"),
+        ({"fixed": [[1.0, np.nan]]}, "fixed must be finite"),
+        ({"mean": np.ones((3, 2))}, r"prior mean must be a number or have shape \(2, 2\)"),
+        ({"variance": 0.0}, "prior variance must be positive"),
+        ({"scale": -np.eye(3)}, "prior scale must be symmetric and positive definite"),
+        ({"dof": 2.0}, "degrees of freedom must exceed"),
+    ],
+)
+def test_emission_refuses_bad_priors(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(EMISSION, **change)
+
+
+def test_equal_emissions_share_compiled_functions():
+    assert hash(dataclasses.replace(WIDE, fixed=np.eye(2))) == hash(WIDE)
+    assert dataclasses.replace(WIDE, fixed=np.eye(2)) == WIDE
+
+
+def test_emission_centre_is_where_conditional_maximisation_settles(rng):
+    """A regression with noise that the fixed rows tell about; more cycles change little."""
+    for block in (EMISSION, WIDE):
+        params = random_params(block, rng)
+        x = rng.normal(size=(500, block.num_regressors))
+        noise = rng.multivariate_normal(np.zeros(block.dim), params["R"], size=500)
+        y = x @ params["C"].T + noise
+        statistics = RegressionStatistics(
+            *(jnp.asarray(s) for s in (500.0, y.T @ y, y.T @ x, x.T @ x))
+        )
+        centre = block.center(statistics)
+        R, C = centre["R"], centre["C"]
+        for _ in range(30):
+            C = block._join(block._conditional(R, statistics)[0])
+            R = block._total_scatter(C, statistics) / (block.dof + 500.0)
+        error = np.sqrt(np.diag(params["R"]))[:, None] / np.sqrt(500)
+        assert np.max(np.abs(centre["C"] - C) / error) < 0.1
+        assert np.max(np.abs(C - params["C"]) / error) < 5.0
 
 
 def test_steps_keep_their_constraints_from_bad_starts():

@@ -136,7 +136,7 @@ class Regression(Block):
     def precondition(self, coords: Coords, vector: Coords, pilot: Pilot) -> dict[str, Array]:
         """Return Σ v V̂⁻¹ for A and ψ hl(ψᵀ v) for ψ, over the occupancy. `MATH.md` §4.3, §5."""
         _, psi = self.unpack(coords)
-        v = scale_columns(_divide(psi, self._states_last(vector)), pilot)
+        v = scale_columns(divide(psi, self._states_last(vector)), pilot)
         w = precision.precondition(psi, vector[self.covariance], pilot.occupancy)
         return self._named(states_first(v / pilot.occupancy), w)
 
@@ -238,6 +238,6 @@ def scale_columns(v: Array, pilot: Pilot) -> Array:
     return matmul(matmul(v, transpose(whitener)), whitener)
 
 
-def _divide(root: Array, v: Array) -> Array:
+def divide(root: Array, v: Array) -> Array:
     """Return (L Lᵀ)⁻¹ v."""
     return solve_lower_transposed(root, solve_lower(root, v))
