@@ -118,7 +118,8 @@ def test_coordinates_round_trip(block, rng):
     params = random_params(block, rng)
     assert tuple(params) == block.names
     assert set(block.to_coords(params)) == set(params)
-    back = block.to_params(block.to_coords(params))
+    coords = {n: np.asarray(u) for n, u in block.to_coords(params).items()}  # as from a file
+    back = block.to_params(coords)
     for name, value in params.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-12)
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import multigammaln
+from jax.typing import ArrayLike
 
 from sojourn._linalg import UNROLL, matmul, solve_lower
 from sojourn._random import gamma
@@ -59,7 +60,7 @@ def to_covariance(psi: Array) -> Array:
     return states_first(matmul(transpose(inverse), inverse))
 
 
-def to_factor(packed: Array, d: int) -> Array:
+def to_factor(packed: ArrayLike, d: int) -> Array:
     """Return ψ (d, d, *K) from coordinates."""
     return states_last(unpack(jnp.asarray(packed), d))
 
@@ -107,14 +108,14 @@ def draw_root(key_diagonal: Array, key_lower: Array, dof: Array, scale: Array) -
     return jnp.swapaxes(solve(T, jnp.swapaxes(root, -1, -2)), -1, -2)
 
 
-def precondition(psi: Array, vector: Array, occupancy: Array) -> Array:
+def precondition(psi: Array, vector: ArrayLike, occupancy: Array) -> Array:
     """Return D v = ψ hl(ψᵀ v) / π̄ in coordinates. `MATH.md` §4.3."""
     G = states_last(unpack(jnp.asarray(vector), psi.shape[0], log_diagonal=False)) / _slope(psi)
     G = _half_lower(matmul(transpose(psi), G))
     return _pack_displacement(matmul(psi, G) / occupancy, psi)
 
 
-def sqrt_metric(psi: Array, vector: Array, occupancy: Array) -> Array:
+def sqrt_metric(psi: Array, vector: ArrayLike, occupancy: Array) -> Array:
     """Return ψ ṽ / √π̄ in coordinates, ṽ_bb = v_bb / √2. `MATH.md` §3.4."""
     w = states_last(unpack(jnp.asarray(vector), psi.shape[0], log_diagonal=False))
     w = matmul(psi, w * _noise_scale(w))
