@@ -21,7 +21,7 @@ class Progress:
 
     def describe(self, text: str) -> None:
         """Say what is going on."""
-        self._bar.set_description(text)
+        self._bar.set_description_str(text)  # `set_description` adds a second colon
 
     def announce(self, choices: dict[str, Any]) -> None:
         """Print what was chosen, above the bar."""
@@ -31,7 +31,7 @@ class Progress:
 
     def start(self, total: int) -> None:
         """Begin to count steps."""
-        self._bar.set_description("sampling")
+        self.describe("sampling")
         self._bar.reset(total)
 
     def advance(self, steps: int, log_posterior: float | None = None) -> None:

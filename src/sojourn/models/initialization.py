@@ -42,7 +42,7 @@ def kmeans_coords(
     if distinct < model.num_states:
         raise ValueError(
             f"data has {distinct} distinct complete rows; num_states={model.num_states} needs "
-            "at least as many"
+            'at least as many, or init="prior"'
         )
     points = _influence(rows, model.emission_dim) if influence and model.num_lags else rows
     scale = points.std(0)
