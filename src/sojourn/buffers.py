@@ -80,7 +80,8 @@ def choose(
     """Return the smallest buffer whose gradient error is small beside the noise, and that error.
 
     The error of B is the root mean square, over windows, of the difference to a buffer twice as long
-    as the longest tried; a buffer passes if it and all longer ones are below the tolerance.
+    as the longest tried; a buffer passes if it and all longer ones are below the tolerance. If none
+    does, the longest is returned, with an error above the tolerance.
     """
     assert windows.length is not None
     sized = Windows(windows.length, 2 * _LADDER[-1], 64, windows.scheme)
@@ -94,12 +95,15 @@ def choose(
 
     reference = measure(2 * _LADDER[-1])
     noise = np.sqrt(np.square(reference - reference.mean(0)).sum(1).mean())
-    chosen, error = _LADDER[-1], float("nan")
-    for buffer in reversed(_LADDER):
-        gap = np.sqrt(np.square(measure(buffer) - reference).sum(1).mean()) / noise
-        if gap > TOLERANCE:
+
+    def error_of(buffer: int) -> float:
+        return float(np.sqrt(np.square(measure(buffer) - reference).sum(1).mean()) / noise)
+
+    chosen, error = _LADDER[-1], error_of(_LADDER[-1])
+    for buffer in reversed(_LADDER[:-1]):
+        if error > TOLERANCE or (shorter := error_of(buffer)) > TOLERANCE:
             break
-        chosen, error = buffer, float(gap)
+        chosen, error = buffer, shorter
     return chosen, error
 
 

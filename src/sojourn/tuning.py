@@ -28,7 +28,7 @@ from sojourn.buffers import choose, window_gradients
 from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.passes import full_statistics
+from sojourn.passes import Tiles, full_statistics
 from sojourn.series import Series, Windows
 
 # Excess of the stationary variance allowed from discretisation, ε λ / 2, and from gradient noise.
@@ -110,8 +110,7 @@ def tune(
     """Choose windows, metric, control variate and step size at `center`."""
     T = num_rows(model, series)
     key_buffer, key_noise = jax.random.split(key)
-    statistics, tiles = full_statistics(model, center, series)
-    pilot = jax.jit(model.pilot, static_argnums=1)(statistics, float(T))
+    pilot, statistics, tiles = pilot_at(model, series, center)
     choices: dict[str, Any] = {}
     fit_batch = windows == "auto"
     if windows == "auto":
@@ -121,7 +120,7 @@ def tune(
             shape = Windows(min(200, max(series.lengths) - model.num_lags), 0, 64)
             buffer, error = choose(model, series, shape, sampler, center, pilot, key_buffer)
             windows = Windows(shape.length, buffer, shape.batch)
-            choices["buffer_error"] = error
+            choices["buffer_error"] = _rounded(error)
     assert isinstance(windows, Windows)
     if windows.is_full:
         estimator, source = full(model, series, tiles)
@@ -159,8 +158,17 @@ def tune(
             "no step size could be found: the statistics near the start are not finite; check that "
             "some rows are complete (with their lags), and centre and scale data far from zero"
         )
-    choices |= {"step_size": epsilon, "noise_fraction": epsilon / T / 2 * noise}
+    choices |= {"step_size": _rounded(epsilon), "noise_fraction": _rounded(epsilon / T / 2 * noise)}
     return Tuned(estimator, source, pilot, epsilon, dict(center), choices)
+
+
+def pilot_at(
+    model: Model, series: Series, coords: Coords
+) -> tuple[dict[str, Pilot], dict[str, Any], Tiles]:
+    """Return constants of the metric, and the statistics of all rows that they come from."""
+    statistics, tiles = full_statistics(model, coords, series)
+    T = float(num_rows(model, series))
+    return jax.jit(model.pilot, static_argnums=1)(statistics, T), statistics, tiles
 
 
 def step_size(
@@ -213,6 +221,11 @@ def gradient_noise(
     count = len(deviations) - len(white)
     # The sum over W windows varies W times as much as one of them, each of which is over W.
     return float(W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch))
+
+
+def _rounded(value: float) -> float:
+    """Return six digits of a number: what a reader wants to see."""
+    return float(f"{value:.6g}")
 
 
 @functools.partial(jax.jit, static_argnums=0)
