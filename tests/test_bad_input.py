@@ -427,6 +427,13 @@ def test_arguments_of_sample(name, value, error, fragment):
     raises(error, fragment, sample, HMM, Y, **{name: value})
 
 
+@pytest.mark.usefixtures("at_once")
+def test_gibbs_refuses_what_it_would_ignore():
+    gibbs = functools.partial(sample, HMM, Y, sj.Gibbs())
+    raises(ValueError, "Gibbs() sweeps over all rows", gibbs, windows=sj.Windows(10))
+    raises(ValueError, "Gibbs() has no gradients", gibbs, control_variate=True)
+
+
 def test_unknown_methods_and_schemes():
     for value in ("em", None, ["kmeans"]):
         fragment = f"method must be 'kmeans', 'influence' or 'prior'; got {value!r}"

@@ -1,11 +1,21 @@
 """`sample`: known posteriors, reproducibility, divergence, units."""
 
+import dataclasses
+import threading
+import time
+import warnings
+
+import jax
 import numpy as np
 import pytest
 from scipy import stats
 
 import sojourn as sj
+from sojourn import sampling, tuning
+from sojourn._cores import num_cores
+from sojourn.buffers import TOLERANCE, choose
 from sojourn.diagnostics import effective_sample_size
+from sojourn.progress import Progress
 
 QUICK = {"progress": False, "num_chains": 2}
 
@@ -88,23 +98,92 @@ def switching():
     return model, params, model.simulate(params, 400, seed=1)[1]
 
 
-def test_draws_depend_on_the_seed_alone(switching):
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "missing"])
+@pytest.mark.parametrize(
+    ("sampler", "windows"),
+    [(sj.SGRLD(), sj.Windows(20, buffer=5, batch=4)), (sj.Gibbs(), "auto")],
+    ids=["SGRLD", "Gibbs"],
+)
+def test_draws_depend_on_the_seed_alone(switching, sampler, windows, holes):
     """Not on how many chains run, nor on how draws fall into chunks."""
     model, _, y = switching
-    settings = {"num_samples": 30, "num_warmup": 20, "thin": 2, "progress": False}
-    windows = sj.Windows(20, buffer=5, batch=4)
-    one = sj.sample(model, y, windows=windows, num_chains=1, seed=5, **settings)
-    two = sj.sample(model, y, windows=windows, num_chains=2, seed=5, **settings)
-    longer = sj.sample(
-        model, y, windows=windows, num_chains=1, seed=5, **{**settings, "num_samples": 47}
-    )
-    other = sj.sample(model, y, windows=windows, num_chains=1, seed=6, **settings)
-    for name in one.posterior.data_vars:
-        first = one.posterior[name].to_numpy()[0]
-        np.testing.assert_array_equal(first, two.posterior[name].to_numpy()[0])
-        np.testing.assert_array_equal(first, longer.posterior[name].to_numpy()[0, :30])
-        assert not np.array_equal(first, other.posterior[name].to_numpy()[0])
-        assert not np.array_equal(first, two.posterior[name].to_numpy()[1])
+    if holes:
+        y = y.copy()
+        y[50:60], y[100:300:7, 0] = np.nan, np.nan
+    settings = {"windows": windows, "num_warmup": 20, "thin": 2, "progress": False}
+
+    def draw(num_samples, num_chains, seed):
+        fit = sj.sample(
+            model, y, sampler, num_samples=num_samples, num_chains=num_chains, seed=seed, **settings
+        )
+        return {name: values.to_numpy() for name, values in fit.posterior.items()}
+
+    one, two, longer, other = draw(30, 1, 5), draw(30, 2, 5), draw(47, 1, 5), draw(30, 1, 6)
+    for name, first in one.items():
+        np.testing.assert_array_equal(first[0], two[name][0])
+        np.testing.assert_array_equal(first[0], longer[name][0, :30])
+        assert not np.array_equal(first, other[name])
+        assert not np.array_equal(first[0], two[name][1])
+
+
+def test_gibbs_chains_start_apart_and_meet(switching, monkeypatch):
+    """Starts are further apart than the posterior is wide, so that R-hat can tell if chains meet."""
+    model, params, y = switching
+    settings = {"num_chains": 4, "num_warmup": 0, "seed": 3, "progress": False}
+    fit = sj.sample(model, y, sj.Gibbs(), num_samples=400, **settings)
+    sd = fit.posterior["means"].std(("chain", "draw")).to_numpy()
+    assert fit.summary()["r_hat"].max() < 1.05
+
+    class Stay:
+        def __init__(self, model, series):
+            pass
+
+        def __call__(self, key, coords):
+            return coords
+
+    monkeypatch.setattr(sampling, "Sweep", Stay)
+    fit = sj.sample(model, y, sj.Gibbs(), num_samples=4, **settings)
+    starts = fit.posterior["means"].to_numpy()[:, 0]
+    assert np.sqrt(np.mean(starts.var(0, ddof=1) / sd**2)) > 1
+    given = sj.sample(model, y, sj.Gibbs(), num_samples=4, init=params, **settings)
+    for chain in given.posterior["means"].to_numpy()[:, 0]:
+        np.testing.assert_allclose(chain, params["means"], atol=1e-12)
+
+
+@pytest.mark.parametrize("sampler", [sj.SGRLD(), sj.Gibbs()], ids=["SGRLD", "Gibbs"])
+def test_an_interrupt_ends_all_chains_soon(switching, sampler, monkeypatch):
+    """In warm-up too: other chains end at their next look at the clock."""
+    model, _, y = switching
+    calls = []
+
+    def interrupt(self, steps, log_posterior=None):
+        calls.append(steps)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sj.sample(model, y, sampler, num_samples=10, num_warmup=500, num_chains=8, progress=False)
+    assert len(calls) <= 2 * num_cores()
+
+
+def test_other_chains_stop_in_warmup(monkeypatch):
+    """A chain that only warms up sees that another one failed."""
+    ready = threading.Event()
+
+    def chain(index, key, trace):
+        if index == 0:
+            ready.wait(10)
+            raise sampling._Diverged(0, 1, "means")
+        for _ in range(1000):
+            ready.set()
+            trace.check()
+            time.sleep(0.01)
+        pytest.fail("the chain was not stopped")
+
+    monkeypatch.setattr(sampling, "num_cores", lambda: 2)
+    traces, failure = sampling._run_chains(chain, 2, jax.random.key(0))
+    assert failure is not None
+    assert [trace.num_draws for trace in traces] == [0, 0]
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
@@ -222,3 +301,89 @@ def test_one_window_that_is_the_whole_series_has_no_noise(switching):
         model, y[:60], windows=sj.Windows(60, 0, 4), num_samples=5, num_warmup=5, **QUICK
     )
     assert fit.choices["noise_fraction"] == 0
+
+
+@pytest.mark.parametrize("sampler", [sj.SGRLD(), sj.Gibbs()], ids=["SGRLD", "Gibbs"])
+def test_no_warmup(switching, sampler):
+    model, _, y = switching
+    fit = sj.sample(model, y, sampler, num_samples=5, num_warmup=0, **QUICK)
+    assert fit.posterior.sizes["draw"] == 5
+    assert fit.choices["num_warmup"] == 0
+
+
+@pytest.mark.usefixtures("x64")
+def test_buffers_that_are_all_too_short_say_so():
+    """A chain that forgets slower than the longest buffer leaves an error, which is returned."""
+    model = sj.GaussianHMM(num_states=2, emission_dim=1)
+    params = {
+        "transition_matrix": np.array([[0.9995, 0.0005], [0.0005, 0.9995]]),
+        "means": np.array([[-0.05], [0.05]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    for change, reached in ({}, False), ({"means": np.array([[-3.0], [3.0]])}, True):
+        at = {**params, **change}
+        series = sj.as_series(model.simulate(at, 4000, seed=0)[1])
+        coords = model.to_coords(at)
+        pilot = tuning.pilot_at(model, series, coords)[0]
+        windows, key = sj.Windows(50, 0, 64), jax.random.key(0)
+        buffer, error = choose(model, series, windows, sj.SGRLD(), coords, pilot, key)
+        assert (error <= TOLERANCE) == reached
+        assert (buffer < 128) == reached
+
+
+@pytest.mark.parametrize("error", [0.034, 0.01])
+def test_a_buffer_that_is_too_short_gives_a_warning(switching, monkeypatch, error):
+    model, _, y = switching
+
+    def tune(*args):
+        tuned = tuning.tune(*args)
+        about = {"length": 200, "buffer": 128, "buffer_error": error}
+        return dataclasses.replace(tuned, choices=tuned.choices | about)
+
+    monkeypatch.setattr(sampling, "tune", tune)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sj.sample(model, y, num_samples=5, num_warmup=5, **QUICK)
+    if error <= TOLERANCE:
+        assert not caught
+    else:
+        assert str(caught[0].message) == (
+            "buffer=128 leaves an error of 3.4% of a gradient's noise, more than 1%: set a longer "
+            "one, windows=Windows(200, buffer=512), or Windows.full()"
+        )
+        assert caught[0].filename == __file__
+
+
+def test_data_far_from_zero_give_a_warning_where_there_is_no_intercept(switching):
+    hmm, _, y = switching
+    settings = {"num_samples": 5, "num_warmup": 5, **QUICK}
+    far = y + np.array([0.0, 100.0])
+    with pytest.warns(UserWarning, match=r"ARHMM has no intercept.* of 'y1' is more") as caught:
+        sj.sample(sj.ARHMM(num_states=2, emission_dim=2), far, **settings)
+    assert "\n" not in str(caught[0].message)
+    assert caught[0].filename == __file__
+    sj.sample(hmm, far, **settings)
+
+
+def test_choices_are_shown_in_few_digits_and_only_with_progress(switching, capsys):
+    model, _, y = switching
+    settings = {"num_samples": 5, "num_warmup": 5, "num_chains": 1}
+    fit = sj.sample(model, y, sj.SGLD(), **settings)
+    out, err = capsys.readouterr()
+    assert "step_size=" in out
+    assert ": :" not in err
+    assert len(repr(fit.choices["step_size"])) <= 11
+    sj.sample(model, y, sj.SGLD(), progress=False, **settings)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_no_complete_row(switching):
+    """k-means has nothing to start from and says what has."""
+    model, _, y = switching
+    y = y.copy()
+    y[::2, 0] = y[1::2, 1] = np.nan
+    settings = {"num_samples": 5, "num_warmup": 20, **QUICK}
+    with pytest.raises(ValueError, match=r'0 distinct complete rows.* or init="prior"'):
+        sj.sample(model, y, **settings)
+    fit = sj.sample(model, y, init="prior", **settings)
+    assert np.isfinite(fit.posterior["means"]).all()

@@ -81,9 +81,7 @@ class Estimator:
             return self._full(source.tiles, key, coords)
         key_windows, key_states = jax.random.split(key)
         batch = self.batch(source, key_windows)
-        at = functools.partial(
-            self.model.statistics, key_states, batch=batch, missing=self.missing
-        )
+        at = functools.partial(self.model.statistics, key_states, batch=batch, missing=self.missing)
         if source.center is None:
             return at(coords)
         # Control variate on the statistics (`MATH.md` §3.3): the same windows, in one pass for both.

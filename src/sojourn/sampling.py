@@ -2,8 +2,10 @@
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -14,6 +16,7 @@ from jax import Array, lax
 from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn._validation import check_seed, check_size, shown
+from sojourn.buffers import TOLERANCE
 from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs, Sweep
@@ -21,13 +24,16 @@ from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.progress import Progress
 from sojourn.series import Series, Windows, as_series
-from sojourn.tuning import Tuned, disperse, find_start, log_posterior, num_rows, tune
+from sojourn.tuning import Tuned, disperse, find_start, log_posterior, num_rows, pilot_at, tune
 
 # Pieces that a run is cut into; after each, Python looks at the chain once.
 _CHUNKS = 20
 
 # Halvings of the step size in warm-up before giving up.
 _MAX_HALVINGS = 10
+
+# Scales between zero and the median of a column from which on a missing intercept is worth a warning.
+_FAR = 10
 
 
 class DivergenceError(RuntimeError):
@@ -94,6 +100,8 @@ def sample(
     if isinstance(windows, Windows):
         windows.check(series, model.num_lags)
     outer = model.scaled_to(series)
+    if model.units is None:
+        _warn_of_location(outer, series)
     start = outer.to_coords(init) if isinstance(init, Mapping) else init
     model, own = outer.enter(series)
     key_start, key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)), 3)
@@ -101,17 +109,18 @@ def sample(
         bar.describe("finding a start")
         gibbs = isinstance(sampler, Gibbs)
         center = find_start(model, own, start, key_start, refine=not gibbs)
+        given = None if isinstance(start, str) else start
         if isinstance(sampler, Gibbs):
             warmup = 200 if num_warmup == "auto" else num_warmup
             every = 1 if thin == "auto" else thin
-            chain = _gibbs_chain(outer, model, own, center, warmup, num_samples, every, bar)
+            chain = _gibbs_chain(outer, model, own, center, given, warmup, num_samples, every, bar)
             choices: dict[str, Any] = {}
         else:
             bar.describe("tuning")
             tuned = tune(model, own, sampler, windows, control_variate, center, key_tune)
             warmup, every = _lengths(tuned, num_warmup, thin)
+            _warn_of_buffer(tuned.choices)
             T = num_rows(model, own)
-            given = None if isinstance(start, str) else start
             chain = _langevin_chain(
                 outer, sampler, tuned, T, given, warmup, num_samples, every, bar
             )
@@ -119,9 +128,11 @@ def sample(
         choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
         bar.announce(choices)
         bar.start(num_chains * (warmup + num_samples * every))
-        draws, statistics, failure = _run_chains(chain, num_chains, key_chains)
+        traces, failure = _run_chains(chain, num_chains, key_chains)
     fit = None
-    if min(len(next(iter(d.values()))) for d in draws) > 0:
+    if min(trace.num_draws for trace in traces) > 0:
+        draws = [_join(trace.draws) for trace in traces]
+        statistics = [_join(trace.statistics) for trace in traces]
         fit = make_fit(outer, series, draws, statistics, choices, seed)
     if failure is not None:
         kept = 0 if fit is None else fit.posterior.sizes["draw"]
@@ -135,27 +146,44 @@ def sample(
     return fit
 
 
-Chain = Callable[[int, Array, Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]], None]
+class _Stopped(Exception):
+    """Another chain failed, or the user interrupted."""
 
 
-def _run_chains(
-    chain: Chain, num_chains: int, key: Array
-) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]], _Diverged | None]:
+@dataclass(frozen=True, eq=False)
+class _Trace:
+    """What one chain keeps, piece by piece, and the word that it should stop."""
+
+    stop: threading.Event
+    draws: list[dict[str, np.ndarray]] = field(default_factory=list)
+    statistics: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    @property
+    def num_draws(self) -> int:
+        return sum(len(next(iter(part.values()))) for part in self.draws)
+
+    def keep(self, draws: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
+        self.draws.append(draws)
+        self.statistics.append(statistics)
+
+    def check(self) -> None:
+        """Leave the chain if it should stop; called about as often as Python has its turn."""
+        if self.stop.is_set():
+            raise _Stopped
+
+
+Chain = Callable[[int, Array, _Trace], None]
+
+
+def _run_chains(chain: Chain, num_chains: int, key: Array) -> tuple[list[_Trace], _Diverged | None]:
     """Run the chains side by side, one thread each, as many at a time as there are cores."""
-    draws: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_chains)]
-    statistics: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_chains)]
     stop = threading.Event()
+    traces = [_Trace(stop) for _ in range(num_chains)]
 
     @double
     def run(index: int) -> None:
-        def keep(drawn: dict[str, np.ndarray], about: dict[str, np.ndarray]) -> None:
-            draws[index].append(drawn)
-            statistics[index].append(about)
-            if stop.is_set():
-                raise _Stopped
-
         try:
-            chain(index, jax.random.fold_in(key, index), keep)
+            chain(index, jax.random.fold_in(key, index), traces[index])
         except _Stopped:
             pass
         except BaseException:
@@ -174,16 +202,10 @@ def _run_chains(
         except BaseException:
             stop.set()
             raise
-    return [_join(d) for d in draws], [_join(s) for s in statistics], failure
-
-
-class _Stopped(Exception):
-    """Another chain failed, or the user interrupted."""
+    return traces, failure
 
 
 def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    if not parts:
-        return {"": np.empty((0,))}
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -225,7 +247,7 @@ def _langevin_chain(
         )
         return coords, {name: np.asarray(u)[:count] for name, u in kept.items()}
 
-    def chain(index: int, key: Array, keep: Any) -> None:
+    def chain(index: int, key: Array, trace: _Trace) -> None:
         key_start, key = jax.random.split(key)
         if start is None:
             coords = disperse(estimator.model, tuned.center, pilot, key_start, T)
@@ -238,6 +260,7 @@ def _langevin_chain(
             # half runs as sampling will.
             tame = 1.0 if chunk < len(sizes) // 2 else 0.0
             while True:
+                trace.check()
                 # After a restart steps go on counting: the same noise might lead to the same end.
                 last, drawn = advance(key, coords, first, epsilon, 1, size, tame)
                 first += size
@@ -251,6 +274,7 @@ def _langevin_chain(
             coords = last
             bar.advance(size, float(log_posterior(estimator, source, key, coords)))
         for size in _chunks(num_samples):
+            trace.check()
             coords, drawn = advance(key, coords, first, epsilon, size, thin, 0.0)
             params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
@@ -258,13 +282,13 @@ def _langevin_chain(
             if bad is not None:
                 good = {n: p[: bad[0]] for n, p in params.items()}
                 nothing = np.full(bad[0], np.nan)
-                keep(good, {"step_size": np.full(bad[0], epsilon), "lp": nothing})
+                trace.keep(good, {"step_size": np.full(bad[0], epsilon), "lp": nothing})
                 raise _Diverged(index, first + bad[0] * thin, bad[1])
             steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
             scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial
             first += size * thin
             lp = float(log_posterior(estimator, source, key, coords))
-            keep(params, {"step_size": epsilon * scale, "lp": np.full(size, lp)})
+            trace.keep(params, {"step_size": epsilon * scale, "lp": np.full(size, lp)})
             bar.advance(size * thin, lp)
 
     return chain
@@ -327,17 +351,25 @@ def _gibbs_chain(
     model: Model,
     series: Series,
     center: dict[str, Array],
+    start: dict[str, Array] | None,
     num_warmup: int,
     num_samples: int,
     thin: int,
     bar: Progress,
 ) -> Chain:
     """Return a function that runs one chain of Gibbs sweeps."""
+    T = num_rows(model, series)
+    pilot = None if start is not None else pilot_at(model, series, center)[0]
 
-    def chain(index: int, key: Array, keep: Any) -> None:
+    def chain(index: int, key: Array, trace: _Trace) -> None:
+        key_start, key = jax.random.split(key)
+        if pilot is None:
+            coords = {n: jnp.asarray(u) for n, u in center.items()}
+        else:
+            coords = disperse(model, center, pilot, key_start, T)
         sweep = Sweep(model, series)
-        coords = {n: jnp.asarray(u) for n, u in center.items()}
         for t in range(num_warmup + num_samples * thin):
+            trace.check()
             coords = sweep(jax.random.fold_in(key, t), coords)
             bar.advance(1)
             if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
@@ -345,7 +377,7 @@ def _gibbs_chain(
                 bad = _first_non_finite(drawn)
                 if bad is not None:
                     raise _Diverged(index, t, bad[1])
-                keep(drawn, {})
+                trace.keep(drawn, {})
 
     return chain
 
@@ -374,6 +406,37 @@ def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int,
     return warmup, every
 
 
+def _warn_of_location(model: Model, series: Series) -> None:
+    """Warn of columns far from zero where the model has nothing that takes up their level."""
+    assert model.units is not None
+    if any(model.units.location):
+        return
+    location, scale = series.location_scale()
+    far = np.abs(location) > _FAR * scale
+    if far.any():
+        names = ", ".join(repr(n) for n, is_far in zip(series.columns, far, strict=True) if is_far)
+        _warn(
+            f"{type(model).__name__} has no intercept, and the median of {names} is more than "
+            f"{_FAR} scales from zero: subtract it from the data"
+        )
+
+
+def _warn_of_buffer(choices: Mapping[str, Any]) -> None:
+    error = choices.get("buffer_error", 0.0)
+    if error > TOLERANCE:
+        length, buffer = choices["length"], choices["buffer"]
+        _warn(
+            f"buffer={buffer} leaves an error of {error:.1%} of a gradient's noise, more than "
+            f"{TOLERANCE:.0%}: set a longer one, windows=Windows({length}, buffer={4 * buffer}), "
+            "or Windows.full()"
+        )
+
+
+def _warn(message: str) -> None:
+    # From here: the caller of this, `sample`, what wraps it, the user.
+    warnings.warn(message, UserWarning, stacklevel=5)
+
+
 def _check_arguments(
     sampler: Any,
     windows: Any,
@@ -397,6 +460,11 @@ def _check_arguments(
             check_size(name, value, least)
     if not isinstance(control_variate, bool):
         _check_choice("control_variate", control_variate, ("auto",), "True or False")
+    if isinstance(sampler, Gibbs):
+        if isinstance(windows, Windows) and not windows.is_full:
+            raise ValueError("Gibbs() sweeps over all rows: leave windows='auto'")
+        if control_variate is True:
+            raise ValueError("Gibbs() has no gradients: leave control_variate='auto'")
     if not isinstance(init, Mapping):
         _check_choice("init", init, ("kmeans", "prior"), "a dict of parameters")
 
