@@ -163,3 +163,35 @@ def dense_gaussian(
         (mean.ravel() + gain @ residual).reshape(T + 1, n),
         posterior.reshape(T + 1, n, T + 1, n),
     )
+
+
+def textbook_kalman(
+    A: np.ndarray,
+    Q: np.ndarray,
+    C: np.ndarray,
+    R: np.ndarray,
+    initial: tuple[np.ndarray, np.ndarray],
+    y: np.ndarray,
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return log-likelihood, smoothed means and covariances of one series, row by row."""
+    T, n = len(y), len(A)
+    means, covariances = np.zeros((T, n)), np.zeros((T, n, n))
+    predicted, spread = np.zeros((T, n)), np.zeros((T, n, n))
+    m, P = initial
+    total = 0.0
+    for t in range(T):
+        m, P = A @ m, A @ P @ A.T + Q
+        predicted[t], spread[t] = m, P
+        o = ~np.isnan(y[t])
+        if o.any():
+            S = C[o] @ P @ C[o].T + R[np.ix_(o, o)]
+            residual = y[t, o] - C[o] @ m
+            total += multivariate_normal(np.zeros(o.sum()), S).logpdf(residual)
+            K = np.linalg.solve(S, C[o] @ P).T
+            m, P = m + K @ residual, P - K @ S @ K.T
+        means[t], covariances[t] = m, P
+    for t in range(T - 2, -1, -1):
+        J = np.linalg.solve(spread[t + 1], A @ covariances[t]).T
+        means[t] += J @ (means[t + 1] - predicted[t + 1])
+        covariances[t] += J @ (covariances[t + 1] - spread[t + 1]) @ J.T
+    return float(total), means, covariances

@@ -99,6 +99,11 @@ def sample(
     )
     if isinstance(windows, Windows):
         windows.check(series, model.num_lags)
+    if isinstance(sampler, Gibbs) and not model.is_conjugate:
+        raise ValueError(
+            "Gibbs needs a law of the first state that does not depend on the parameters; use "
+            "another initial, or SGRLD()"
+        )
     outer = model.scaled_to(series)
     if model.units is None:
         _warn_of_location(outer, series)

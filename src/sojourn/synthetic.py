@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sojourn.models import ARHMM, GaussianHMM
+from sojourn.models import ARHMM, LGSSM, GaussianHMM
 
 
 def rotation(angle: float) -> np.ndarray:
@@ -18,6 +18,12 @@ def alternating_rotations() -> tuple[ARHMM, dict[str, np.ndarray]]:
         "A": 0.9 * np.stack([rotation(-np.pi / 4), rotation(np.pi / 4)]),
         "Q": np.stack([0.1 * np.eye(2)] * 2),
     }
+
+
+def rotating_state() -> tuple[LGSSM, dict[str, np.ndarray]]:
+    """A state that turns in the plane, seen with noise. Paper, §6.1."""
+    model = LGSSM(state_dim=2, emission_dim=2)
+    return model, {"A": 0.7 * rotation(np.pi / 4), "Q": 0.1 * np.eye(2), "R": 0.1 * np.eye(2)}
 
 
 def reversed_cycles() -> tuple[GaussianHMM, dict[str, np.ndarray]]:

@@ -118,6 +118,11 @@ class Model(abc.ABC):
         return 1e-13
 
     @property
+    def is_conjugate(self) -> bool:
+        """Whether parameters given states have the conjugate conditionals of the blocks."""
+        return True
+
+    @property
     def has_regimes(self) -> bool:
         """Whether the hidden state is, or has a part that is, discrete."""
         return any("to_state" in dims for dims in self.param_dims.values())

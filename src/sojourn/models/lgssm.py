@@ -511,6 +511,10 @@ class LGSSM(Model):
         return 1e-11
 
     @property
+    def is_conjugate(self) -> bool:
+        return self.initial != "stationary"
+
+    @property
     def noise(self) -> tuple[str, int]:
         return "normal", self.state_dim
 
