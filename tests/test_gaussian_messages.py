@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import dense_gaussian
 
+from oracles import dense_gaussian
 from sojourn.messages import gaussian
 
 T, W = 6, 3
@@ -81,7 +81,7 @@ def test_messages_equal_the_dense_law(x64, rng, n, m, missing):
         total = filtered.log_normalizer[:, w].sum()
         np.testing.assert_allclose(total, exact.log_likelihood, rtol=1e-10)
         np.testing.assert_allclose(mean[:, :, w], exact.mean, atol=1e-9)
-        expected = {name: 0.0 for name in ("cc", "cp", "pp", "yy", "yx", "xx")}
+        expected = dict.fromkeys(("cc", "cp", "pp", "yy", "yx", "xx"), 0.0)
         for t in range(T + 1):
             np.testing.assert_allclose(covariance[t, :, :, w], exact.covariance[t, :, t], atol=1e-9)
         for t in range(T):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, LGSSM_PARAMS
-from oracles import dense_gaussian, textbook_kalman
 
 import sojourn as sj
+from cases import CASES, LGSSM_PARAMS
+from oracles import dense_gaussian, textbook_kalman
 from sojourn.gibbs import Sweep
 from sojourn.synthetic import rotating_state
 

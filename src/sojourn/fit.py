@@ -61,7 +61,6 @@ class Fit:
     def to_arviz(self) -> Any:
         """Return the draws as ArviZ's object: `InferenceData`, or a `DataTree` from ArviZ 1.0 on."""
         import arviz
-
         import xarray
 
         groups = {"posterior": self.posterior, "sample_stats": self.sample_stats}

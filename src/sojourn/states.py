@@ -44,8 +44,8 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
         method: "viterbi" for the most probable path; "marginal" for each row on its own.
 
     Returns:
-        The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without discrete
-        states there is no more to decode: the smoothed means are the most probable path.
+        The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without
+        discrete states there is no more to decode: the smoothed means are the most probable path.
     """
     check_method(method)
     series, marginals, gap = _marginals(model, params, data)

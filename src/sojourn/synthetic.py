@@ -23,7 +23,7 @@ def alternating_rotations() -> tuple[ARHMM, dict[str, np.ndarray]]:
 def rotating_state() -> tuple[LGSSM, dict[str, np.ndarray]]:
     """A state that turns in the plane, seen with noise. Paper, §6.1."""
     model = LGSSM(state_dim=2, emission_dim=2)
-    return model, {"A": 0.7 * rotation(np.pi / 4), "Q": 0.1 * np.eye(2), "R": 0.1 * np.eye(2)}
+    return model, {"A": 0.7 * rotation(np.pi / 4), "Q": 0.1 * np.eye(2), "R": np.eye(2)}
 
 
 def reversed_cycles() -> tuple[GaussianHMM, dict[str, np.ndarray]]:

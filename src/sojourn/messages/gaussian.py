@@ -49,7 +49,7 @@ class Observations(NamedTuple):
 class Gains(NamedTuple):
     """What the means of a filter and a smoother need, and the covariances; V variants.
 
-        m_t = F m_{t−1} + K y_t,    innovation = N y_t − H m_{t−1},    E[x_{t−1} | x_t] = E m_{t−1} + J x_t
+        m_t = F m_{t−1} + K y_t,    E[x_{t−1} | x_t] = E m_{t−1} + J x_t,    N y_t − H m_{t−1} ~ N(0, I)
 
     Attributes:
         F: (I − K C) A.
@@ -156,7 +156,7 @@ def gains(
     Where A, Q and C are the same at every row, the recursion stops as soon as it has settled.
     """
 
-    def step(P: Array, row: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+    def step(P: Array, row: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         a, q, c = row
         eye_n, eye_p = _eye(P.shape[0], P), _eye(c.shape[0], P)
         carried = matmul(a, P)
@@ -172,16 +172,16 @@ def gains(
         rest = eye_n - matmul(K, c)
         updated = matmul(matmul(rest, predicted), _t(rest)) + matmul(K, _t(K))
         F, H = matmul(rest, a), matmul(N, matmul(c, a))
-        # What was settled by size-one variants is given its full size, as scans stack equal shapes.
-        row = tuple(M * jnp.ones_like(P[:1, :1]) for M in (F, K, H, N, E, J))
-        return _symmetric(updated), (*row, _symmetric(conditional), P)
+        # Where only P has all variants, the rest is given its full size: scans stack equal shapes.
+        kept = tuple(M * jnp.ones_like(P[:1, :1]) for M in (F, K, H, N, E, J))
+        return _symmetric(updated), (*kept, _symmetric(conditional), P)
 
     if A.shape[0] == 1 and C.shape[0] == 1:
         last, kept, settled = _until_settled(lambda P: step(P, (A[0], Q[0], C[0])), start, num_rows)
-        return Gains(*kept, last, settled)
+        return Gains(*kept, last=last, settled=settled)
     rows = tuple(jnp.broadcast_to(M, (num_rows, *M.shape[1:])) for M in (A, Q, C))
     last, kept = lax.scan(step, start, rows)
-    return Gains(*kept, last, None)
+    return Gains(*kept, last=last, settled=None)
 
 
 def forward(
@@ -267,7 +267,8 @@ def sample(
 
         x_{t−1} | x_t ~ N(m + J (x_t − A m), (I − J A) P (I − J A)ᵀ + J Q Jᵀ)
 
-    An affine map of the state behind it: windows that share noise forget where they began. `MATH.md` §8.5.
+    An affine map of the state behind it, so windows that share noise forget where they began
+    (`MATH.md` §8.5).
     """
     pick = _picker(first)
     roots = jnp.moveaxis(cholesky(jnp.moveaxis(found.conditional, 0, 2)), 2, 0)
@@ -291,12 +292,12 @@ def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "
     limit = _UNSTABLE * jnp.trace(Q)
 
     def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
-        count, power, V, grown = carry
+        count, _, V, grown = carry
         small = jnp.abs(grown - V).max() <= jnp.finfo(V.dtype).eps * jnp.abs(V).max()
         within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
         return (count < _DOUBLINGS) & within & ~small
 
-    def double_horizon(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
+    def double_horizon(carry: Any) -> Any:
         count, power, _, grown = carry
         power = power @ power
         return count + 1, power, grown, _symmetric(grown + power @ grown @ power.T)

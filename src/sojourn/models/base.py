@@ -271,7 +271,8 @@ class Model(abc.ABC):
         check_lags(self, series)
         scaled = self.scaled_to(series)
         inner, own = scaled.enter(series)
-        return scaled.to_params(inner.initial_coords(own, method, check_seed(seed)))
+        params = scaled.to_params(inner.initial_coords(own, method, check_seed(seed)))
+        return {name: np.asarray(value) for name, value in params.items()}
 
     def enter(self, series: Series) -> tuple[Self, Series]:
         """Return model and series in the model's own units, where all work is done.

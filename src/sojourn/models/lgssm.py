@@ -1,6 +1,6 @@
 """Linear Gaussian state space model.
 
-Legend: x (n) state, y (m) row; A, Q (n, n); C (m, n), R (m, m); V stationary covariance of x. `MATH.md` §8.
+Legend: x (n) state, y (m) row; A, Q (n, n); C (m, n), R (m, m); V stationary covariance. `MATH.md` §8.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 
 from sojourn._linalg import cholesky, matmul
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
@@ -64,8 +65,8 @@ class LGSSM(Model):
     paper's in the units of the data: ν one more than the dimension, Ψ = ν diag(scale²), M = 0, V_A = 100
     and s² = 100 in matching units.
 
-    Parameters: `A` (n, n), `Q` (n, n), `C` (m, n), `R` (m, m). A `C` that is fixed in whole, as the identity
-    for m = n, is a constant: it may be left out of parameters and is not drawn.
+    Parameters: `A` (n, n), `Q` (n, n), `C` (m, n), `R` (m, m). A `C` that is fixed in whole, as the
+    identity for m = n, is a constant: it may be left out of parameters and is not drawn.
 
     Args:
         state_dim: Dimension n of the state.
@@ -246,7 +247,7 @@ class LGSSM(Model):
         C = checked.get("C")
         if self.emission_matrix == "identified" and isinstance(C, jax.Array):
             self._check_identified(C)
-        if self.initial == "stationary" and not isinstance(checked["A"], jax.core.Tracer):
+        if self.initial == "stationary" and not isinstance(checked["A"], Tracer):
             radius = np.abs(np.linalg.eigvals(np.asarray(checked["A"]))).max()
             if radius >= 1:
                 warnings.warn(
@@ -258,7 +259,7 @@ class LGSSM(Model):
         return checked
 
     def _check_identified(self, C: Array) -> None:
-        if isinstance(C, jax.core.Tracer):
+        if isinstance(C, Tracer):
             return
         n = self.state_dim
         if not np.allclose(np.asarray(C)[:n], np.eye(n)):
@@ -500,9 +501,11 @@ class LGSSM(Model):
         return _message(smoothed.mean[1:], covariance, done.scale)
 
     def _edges(self, done: Pass, seam: Seam, backward: Array) -> Edges:
-        pick = (lambda v: v) if done.first is None else lambda v: gaussian.by_window(v, done.first)
-        previous = _message(done.filtered.previous, pick(done.gains.previous), done.scale)
-        last = _message(done.filtered.last[None], pick(done.gains.last)[None], done.scale)[0]
+        covariances = done.gains.previous, done.gains.last[None]
+        if done.first is not None:
+            covariances = tuple(gaussian.by_window(v, done.first) for v in covariances)
+        previous = _message(done.filtered.previous, covariances[0], done.scale)
+        last = _message(done.filtered.last[None], covariances[1], done.scale)[0]
         return edges(previous, last, backward, seam)
 
     @property
