@@ -1,4 +1,4 @@
-"""The same computations by hmmlearn and dynamax, set up as their users would for speed.
+"""The same computations by hmmlearn, statsmodels and dynamax, set up as their users would for speed.
 
 Ours gives the state *before* the first row a uniform law; the peers state the law of the first one,
 which is that law after one transition.
@@ -11,10 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dynamax.hidden_markov_model import hmm_filter, hmm_smoother, hmm_two_filter_smoother
+from dynamax.linear_gaussian_ssm import (
+    ParamsLGSSM,
+    ParamsLGSSMDynamics,
+    ParamsLGSSMEmissions,
+    ParamsLGSSMInitial,
+    lgssm_filter,
+    lgssm_smoother,
+)
 from hmmlearn.hmm import GaussianHMM
 from jax import Array
+from statsmodels.tsa.statespace.mlemodel import MLEModel
 
-from sojourn.models import ARHMM
+from sojourn.models import ARHMM, LGSSM
 
 Params = dict[str, np.ndarray]
 
@@ -70,15 +79,77 @@ def dynamax_marginals(params: Params, y: Array) -> dict[str, Callable[[], Array]
 
 
 def dynamax_gradients(model: ARHMM, coords: Any, y: Array) -> dict[str, Callable[[], Any]]:
-    """Return compiled gradients of the log-likelihood of windows y (L+1, D, W), summed over them.
-
-    Once as a gradient for each window, once as the gradient of their sum.
-    """
+    """Return compiled gradients of the log-likelihood of windows y (L+1, D, W), summed over them."""
 
     def log_likelihood(coords: Any, window: Array) -> Array:
         params = model.to_params(coords)
         Pi = params["transition_matrix"]
         return hmm_filter(Pi.mean(0), Pi, _autoregression(params, window)).marginal_loglik
+
+    return _gradients(log_likelihood, coords, y)
+
+
+def dynamax_linear_gradients(model: LGSSM, coords: Any, y: Array) -> dict[str, Callable[[], Any]]:
+    """Return compiled gradients of the log-likelihood of windows y (L, m, W), summed over them."""
+
+    def log_likelihood(coords: Any, window: Array) -> Array:
+        return lgssm_filter(_dynamax_linear(model.to_params(coords)), window).marginal_loglik
+
+    return _gradients(log_likelihood, coords, y)
+
+
+def dynamax_linear(params: Params, y: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return compiled calls of dynamax's Kalman filter (log-likelihood) and smoother (means)."""
+    values = _dynamax_linear({name: jnp.asarray(value) for name, value in params.items()})
+    score = jax.jit(lambda values, y: lgssm_filter(values, y).marginal_loglik)
+
+    @jax.jit
+    def smooth(values: ParamsLGSSM, y: Array) -> tuple[Array, Array]:
+        found = lgssm_smoother(values, y)
+        return found.smoothed_means, found.smoothed_covariances
+
+    return lambda: score(values, y), lambda: smooth(values, y)
+
+
+def statsmodels_linear(
+    params: Params, y: np.ndarray
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return calls of statsmodels' Kalman filter (log-likelihood) and smoother (means)."""
+    n, m = len(params["A"]), y.shape[1]
+    model = MLEModel(y, k_states=n, k_posdef=n)
+    model["design"], model["obs_cov"] = np.eye(m, n), params["R"]
+    model["transition"], model["state_cov"] = params["A"], params["Q"]
+    model["selection"] = np.eye(n)
+    mean, covariance = _first_state(params)
+    model.initialize_known(np.asarray(mean), np.asarray(covariance))
+    model.loglikelihood_burn = 0
+
+    def smooth() -> tuple[np.ndarray, np.ndarray]:
+        found = model.ssm.smooth()
+        return found.smoothed_state.T, np.moveaxis(found.smoothed_state_cov, -1, 0)
+
+    return lambda: model.ssm.loglike(), smooth
+
+
+def _dynamax_linear(params: Any) -> ParamsLGSSM:
+    n, m = params["A"].shape[0], params["R"].shape[0]
+    return ParamsLGSSM(
+        ParamsLGSSMInitial(*_first_state(params)),
+        ParamsLGSSMDynamics(params["A"], jnp.zeros(n), jnp.zeros((n, 0)), params["Q"]),
+        ParamsLGSSMEmissions(jnp.eye(m, n), jnp.zeros(m), jnp.zeros((m, 0)), params["R"]),
+    )
+
+
+def _first_state(params: Any) -> tuple[Any, Any]:
+    """Return the law of the first state: N(0, 10 I) after one transition."""
+    A = params["A"]
+    return jnp.zeros(len(A)), 10 * A @ A.T + params["Q"]
+
+
+def _gradients(
+    log_likelihood: Callable[[Any, Array], Array], coords: Any, y: Array
+) -> dict[str, Callable[[], Any]]:
+    """Return the gradient summed over windows: one for each window, and the gradient of the sum."""
 
     @jax.jit
     def each(coords: Any, windows: Array) -> Any:
