@@ -57,13 +57,13 @@ def edges(previous: Array, last: Array, backward: Array, seam: Seam) -> Edges:
     every = jnp.concatenate([previous, last[None]])
     L = previous.shape[0]
     return Edges(
-        before=_row(every, seam.start),
-        at_end=_row(every, jnp.minimum(seam.stop, L)),
-        own=_row(backward, seam.start),
-        ahead=_row(backward, jnp.minimum(seam.stop, L - 1)),
+        before=rows_at(every, seam.start),
+        at_end=rows_at(every, jnp.minimum(seam.stop, L)),
+        own=rows_at(backward, seam.start),
+        ahead=rows_at(backward, jnp.minimum(seam.stop, L - 1)),
     )
 
 
-def _row(rows: Array, index: Array) -> Array:
+def rows_at(rows: Array, index: Array) -> Array:
     """Return rows[index[w], :, w] for each window w."""
     return jnp.take_along_axis(rows, index[None, None, :], axis=0)[0]

@@ -63,7 +63,7 @@ class Sweep:
         self._buffer = tiles.buffer
         sums = (result[0] for result in results)
         statistics = jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *sums)
-        return statistics, in_order(tiles, [r[1] for r in results])
+        return statistics, in_order(tiles, np.concatenate([r[1] for r in results])[: tiles.count])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6, 7))

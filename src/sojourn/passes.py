@@ -51,6 +51,10 @@ class Tiles(NamedTuple):
     buffer: int
 
     @property
+    def count(self) -> int:
+        return len(self.drawn.start)
+
+    @property
     def whole(self) -> bool:
         return bool(np.all(self.drawn.stop - self.drawn.start == self.drawn.length))
 
@@ -110,7 +114,8 @@ def run(
     values: Array | None = None,
     buffer: int = _FIRST_BUFFER,
     tolerance: float | None = None,
-) -> tuple[list[Any], Tiles, float]:
+    by_row: bool = False,
+) -> tuple[Any, Tiles, float]:
     """Apply `kernel` to tiles of the series with buffers that make neighbours agree.
 
     Args:
@@ -121,9 +126,11 @@ def run(
         values: All rows in the model's units; computed if not given.
         buffer: First buffer to try.
         tolerance: Largest difference of messages at a seam; the model's own if not given.
+        by_row: Whether the kernel's results are rows that count, windows first, to be joined in order.
 
     Returns:
-        The kernel's results by group, in order; the tiles; the largest difference at a seam.
+        The kernel's results by group or, by row, one array of all rows; the tiles; the largest
+        difference at a seam.
     """
     if values is None:
         values = series.resident()
@@ -132,20 +139,34 @@ def run(
         buffer = _SHORT
     while True:
         tiles = make_tiles(model, series, buffer)
-        results, edges = _run_groups(model, series, tiles, values, kernel)
-        gap = 0.0 if tiles.whole else _discrepancy(tiles, edges)
-        if gap <= tolerance:
-            return results, tiles, gap
-        buffer *= 4
+        results, gap = _run_groups(model, series, tiles, values, kernel, tolerance, by_row)
+        if results is not None:
+            return (in_order(tiles, results) if by_row else results), tiles, gap
+        buffer = _longer(buffer, gap, tolerance)
+
+
+def _longer(buffer: int, gap: float, tolerance: float) -> int:
+    """Return the power of two at which a gap that falls geometrically would be under the tolerance."""
+    factor = np.log(tolerance) / np.log(gap) if 0 < gap < 0.5 else np.inf
+    return buffer * 2 ** int(np.ceil(np.log2(np.clip(1.1 * factor, 2, 32))))
 
 
 def _run_groups(
-    model: Model, series: Series, tiles: Tiles, values: Array, kernel: Kernel
-) -> tuple[list[Any], Edges]:
-    count = len(tiles.drawn.start)
+    model: Model,
+    series: Series,
+    tiles: Tiles,
+    values: Array,
+    kernel: Kernel,
+    tolerance: float,
+    by_row: bool,
+) -> tuple[Any, float]:
+    """Return results by group (by row: of all windows in one array), and the largest gap at a seam.
+
+    Results are None where that is above the tolerance; the first group alone often tells.
+    """
+    count = tiles.count
     size = min(_GROUP, count)
     missing = effective_missing(model, series, tiles.rows)
-
     pad = pads(model, series, tiles.rows)
     every = jax.tree.map(jnp.asarray, tiles.drawn)
 
@@ -154,20 +175,45 @@ def _run_groups(
         batch, drawn = gather_tiles(values, every, first, size, tiles.rows, model.num_lags, pad)
         return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
 
-    firsts = range(0, count, size)
-    if len(firsts) == 1:
-        outputs = [one(0)]
+    result, edges = one(0)
+    gap = _discrepancy(tiles, [edges])
+    if gap > tolerance:
+        return None, gap
+    kept: Any = [None] * -(-count // size)
+    if by_row:
+        kept = np.empty((count, *result.shape[1:]), result.dtype)
+
+    def keep(first: int, result: Any) -> None:
+        if by_row:  # at once, so that the memory of a group serves the next
+            kept[first : first + size] = result[: count - first]
+        else:
+            kept[first // size] = result
+
+    def run_and_keep(first: int) -> Edges:
+        result, edges = one(first)
+        keep(first, result)
+        return edges
+
+    keep(0, result)
+    rest = range(size, count, size)
+    threads = min(num_cores(), len(rest))
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            every_edge = [edges, *pool.map(run_and_keep, rest)]
     else:
-        with ThreadPoolExecutor(num_cores()) as pool:
-            outputs = list(pool.map(one, firsts))
-    edges = [output[1] for output in outputs]
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts, -1)[..., :count], *edges)
-    return [output[0] for output in outputs], joined
+        every_edge = [edges, *map(run_and_keep, rest)]
+    gap = _discrepancy(tiles, every_edge)
+    return (kept if gap <= tolerance else None), gap
 
 
-def _discrepancy(tiles: Tiles, edges: Edges) -> float:
-    """Return the largest difference between neighbours in the same series."""
-    joined = tiles.drawn.sequence[1:] == tiles.drawn.sequence[:-1]
+def _discrepancy(tiles: Tiles, parts: list[Edges]) -> float:
+    """Return the largest difference between neighbours in the same series, in the groups so far."""
+    if tiles.whole:
+        return 0.0
+    edges = jax.tree.map(lambda *of: np.concatenate(of, -1), *parts)
+    count = min(edges.before.shape[-1], len(tiles.drawn.start))
+    edges = jax.tree.map(lambda part: part[..., :count], edges)
+    joined = tiles.drawn.sequence[1:count] == tiles.drawn.sequence[: count - 1]
     if not joined.any():
         return 0.0
     forward = np.abs(edges.at_end[:, :-1] - edges.before[:, 1:])[:, joined]
@@ -187,10 +233,9 @@ def counted_rows(rows: Array, drawn: Drawn, core: int) -> Array:
     return jnp.moveaxis(jnp.take_along_axis(rows, index.reshape(shape), axis=0), -1, 0)
 
 
-def in_order(tiles: Tiles, parts: list[np.ndarray]) -> np.ndarray:
-    """Join the counted rows of all groups in order of time: the rows of each series after its lags."""
+def in_order(tiles: Tiles, joined: np.ndarray) -> np.ndarray:
+    """Return the rows of all windows (W, core, …) in order of time, each series after its lags."""
     counted = tiles.drawn.stop - tiles.drawn.start
-    joined = np.concatenate(parts)[: len(counted)]
     short = np.flatnonzero(counted < tiles.core)
     flat = joined.reshape(-1, *joined.shape[2:])
     if len(short) == 0:
@@ -231,16 +276,16 @@ def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, fl
 def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the marginals of the states, (N', K), and the largest difference at a seam."""
     kernel = _kernel(model, "window_marginals", coords, by_row=True)
-    results, tiles, gap = run(model, series, kernel)
-    return in_order(tiles, results), gap
+    rows, _, gap = run(model, series, kernel, by_row=True)
+    return rows, gap
 
 
 def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the most probable path of each series, (N',), and the largest difference at a seam."""
     kernel = _kernel(model, "window_paths", coords, by_row=True)
     # Log-scores are sums of thousands of terms: compared to their own rounding, not to one's.
-    results, tiles, gap = run(model, series, kernel, tolerance=1e-9)
-    return in_order(tiles, results), gap
+    rows, _, gap = run(model, series, kernel, tolerance=1e-9, by_row=True)
+    return rows, gap
 
 
 @double

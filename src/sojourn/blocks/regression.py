@@ -196,6 +196,9 @@ class Regression(Block):
         half = solve(root, right)
         M_n = jnp.swapaxes(solve(root, half, transposed=True), -1, -2)
         Psi_n = jnp.asarray(self.scale) + s.yy + M @ P @ M.T - jnp.swapaxes(half, -1, -2) @ half
+        # A difference of sums: where the fit is all but perfect, rounding must not make it indefinite.
+        rounding = 16 * jnp.finfo(Psi_n.dtype).eps * jnp.diagonal(s.yy, axis1=-2, axis2=-1)
+        Psi_n = Psi_n + rounding[..., None] * jnp.eye(self.dim)
         return self.dof + s.n, M_n, column_precision, (Psi_n + jnp.swapaxes(Psi_n, -1, -2)) / 2
 
     def _coupling(self, A: Array) -> Array:

@@ -200,15 +200,16 @@ def forward(
     """
     pick = _picker(first)
 
-    def step(mean: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        y, F, K = row
-        return _apply(pick(F), mean) + _apply(pick(K), y), mean
+    def step(mean: Array, row: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        y, F, K, N, H = row
+        innovation = _apply(pick(N), y) - _apply(pick(H), mean)
+        updated = _apply(pick(F), mean) + _apply(pick(K), y)
+        return updated, (mean, jnp.square(innovation).sum(0))
 
-    last, previous = lax.scan(step, start, (observations.y, found.F, found.K))
-    # Outside of the loop: gradients do without it.
-    innovation = _apply_rows(pick(found.N), observations.y) - _apply_rows(pick(found.H), previous)
+    rows = (observations.y, found.F, found.K, found.N, found.H)
+    last, (previous, squares) = lax.scan(step, start, rows)
     log_scale = pick(jnp.log(jnp.stack([found.N[:, a, a] for a in range(found.N.shape[1])])).sum(0))
-    log_normalizer = observations.log_constant + log_scale - 0.5 * jnp.square(innovation).sum(1)
+    log_normalizer = observations.log_constant + log_scale - 0.5 * squares
     return Filtered(previous, last, log_normalizer)
 
 

@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from sojourn._linalg import cholesky, matmul
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Edges, Seam, edges
+from sojourn.batch import Batch, Edges, Seam, rows_at
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
@@ -438,28 +438,28 @@ class LGSSM(Model):
         smoothed = gaussian.backward(done.gains, done.first, done.filtered)
         moments = self._moments(coords, batch, done, smoothed)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
-        return statistics, self._edges(done, seam, self._rows(done, smoothed))
+        return statistics, self._edges(done, seam, smoothed)
 
     def window_scores(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
         done = self.run(coords, batch, missing)
         scores = (batch.weight * done.filtered.log_normalizer).sum(0)
-        L, W = batch.weight.shape
-        return scores, self._edges(done, seam, jnp.zeros((L, 1, W)))
+        return scores, self._edges(done, seam, None)
 
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        """Return means and lower triangles of the covariances of the states, (L, n + n(n+1)/2, W)."""
+        """Return means and covariances of the states, (L, n + n², W)."""
         done = self.run(coords, batch, missing)
         smoothed = gaussian.backward(done.gains, done.first, done.filtered)
         covariance = smoothed.covariance[1:]
         if done.first is not None:
             covariance = gaussian.by_window(covariance, done.first)
-        i, j = np.tril_indices(self.state_dim)
-        rows = jnp.concatenate([smoothed.mean[1:], covariance[:, i, j]], axis=1)
-        return rows, self._edges(done, seam, self._rows(done, smoothed))
+        entries = jnp.broadcast_to(covariance, (*covariance.shape[:3], batch.weight.shape[1]))
+        flat = entries.reshape(entries.shape[0], -1, entries.shape[3])
+        rows = jnp.concatenate([smoothed.mean[1:], flat], axis=1)
+        return rows, self._edges(done, seam, smoothed)
 
     def window_paths(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
@@ -467,7 +467,7 @@ class LGSSM(Model):
         """Return the most probable states, (L, n, W): for a Gaussian, the smoothed means."""
         done = self.run(coords, batch, missing)
         smoothed = gaussian.backward(done.gains, done.first, done.filtered)
-        return smoothed.mean[1:], self._edges(done, seam, self._rows(done, smoothed))
+        return smoothed.mean[1:], self._edges(done, seam, smoothed)
 
     def window_samples(
         self,
@@ -490,23 +490,27 @@ class LGSSM(Model):
             y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
         moments = gaussian.expected_moments(known, None, batch.weight, y, seen)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
+        found = self._edges(done, seam, None)
+        # A state and the one before it: the transition across the seam.
         pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(done.scale, 2)[:, None]
-        return (statistics, x[1:]), self._edges(done, seam, pair)
+        ahead = jnp.minimum(seam.stop, L - 1)
+        found = found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))
+        return (statistics, x[1:]), found
 
-    def _rows(self, done: Pass, smoothed: gaussian.Smoothed) -> Array:
-        """Return backward messages: means over the state's scale, logs of variances."""
-        covariance = smoothed.covariance[1:]
-        if done.first is not None:
-            covariance = gaussian.by_window(covariance, done.first)
-        return _message(smoothed.mean[1:], covariance, done.scale)
-
-    def _edges(self, done: Pass, seam: Seam, backward: Array) -> Edges:
-        covariances = done.gains.previous, done.gains.last[None]
-        if done.first is not None:
-            covariances = tuple(gaussian.by_window(v, done.first) for v in covariances)
-        previous = _message(done.filtered.previous, covariances[0], done.scale)
-        last = _message(done.filtered.last[None], covariances[1], done.scale)[0]
-        return edges(previous, last, backward, seam)
+    def _edges(self, done: Pass, seam: Seam, smoothed: gaussian.Smoothed | None) -> Edges:
+        """Return the filtered and, where there are any, the smoothed moments at the seams."""
+        L = done.filtered.previous.shape[0]
+        means = jnp.concatenate([done.filtered.previous, done.filtered.last[None]])
+        spreads = jnp.concatenate([done.gains.previous, done.gains.last[None]])
+        start, stop = seam.start, jnp.minimum(seam.stop, L)
+        ends = [_message(done, means, spreads, row) for row in (start, stop)]
+        if smoothed is None:
+            nothing = jnp.zeros((1, means.shape[2]))
+            return Edges(*ends, nothing, nothing)
+        # Moments after the state before the first row: `mean[1:]` are those of rows.
+        rows = (start + 1, jnp.minimum(seam.stop, L - 1) + 1)
+        behind = [_message(done, smoothed.mean, smoothed.covariance, row) for row in rows]
+        return Edges(*ends, *behind)
 
     @property
     def seam_tolerance(self) -> float:
@@ -523,12 +527,9 @@ class LGSSM(Model):
 
     def describe_states(self, rows: np.ndarray) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         n = self.state_dim
-        i, j = np.tril_indices(n)
-        covariance = np.empty((len(rows), n, n))
-        covariance[:, i, j] = covariance[:, j, i] = rows[:, n:]
         return {
             "x": (("time", "dim"), rows[:, :n]),
-            "covariance": (("time", "dim", "dim_bis"), covariance),
+            "covariance": (("time", "dim", "dim_bis"), rows[:, n:].reshape(-1, n, n)),
         }
 
     # Start and simulation.
@@ -607,11 +608,15 @@ def _prior_draw(model: LGSSM, key: Array, empty: Any) -> dict[str, Array]:
     return model.conjugate_draw(key, model.center(empty), empty)
 
 
-def _message(mean: Array, covariance: Array, scale: Array) -> Array:
-    """Return means over the scale of the state, and logs of variances, (L, 2n, W)."""
-    variance = jnp.stack([covariance[:, a, a] for a in range(mean.shape[1])], axis=1)
-    spread = jnp.broadcast_to(jnp.log(variance), mean.shape)
-    return jnp.concatenate([mean / scale[:, None], spread], axis=1)
+def _message(done: Pass, means: Array, covariances: Array, row: Array) -> Array:
+    """Return, at one row of each window, means over the state's scale and logs of variances, (2n, W)."""
+    n = means.shape[1]
+    variances = jnp.stack([covariances[:, a, a] for a in range(n)], axis=1)
+    if done.first is None:
+        picked = rows_at(variances, row)
+    else:
+        picked = jnp.where(done.first, variances[row, :, 1].T, variances[row, :, 0].T)
+    return jnp.concatenate([rows_at(means, row) / done.scale[:, None], jnp.log(picked)])
 
 
 def _draw(key: Array, covariance: Array, seen: Array) -> Array:
