@@ -1,0 +1,152 @@
+"""Rao–Blackwellised particles for a linear Gaussian process that switches.
+
+Legend: K discrete states, n continuous ones, L rows, W windows, N particles; a particle is a discrete
+state z and the Gaussian law N(m, P) of x given its path of z. Axes of a matrix come first, then the
+states K, then particles N, then windows W.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from sojourn._linalg import cholesky, matmul, solve_lower
+from sojourn.messages.gaussian import Observations
+
+
+class System(NamedTuple):
+    """x_t = A_k x_{t−1} + N(0, Q_k) with z_t = k; what holds before the first row of each window.
+
+    Attributes:
+        Pi: Transition matrix, rows "from".
+        A: Transition matrices of x.
+        Q: Covariances of x.
+        psi: Lower-triangular factors of the precisions, Q⁻¹ = ψ ψᵀ.
+        law: Probability of each state before the first row.
+        root: Cholesky factors of the covariance of x before the first row given that state.
+    """
+
+    Pi: Float[Array, "K K"]
+    A: Float[Array, "n n K"]
+    Q: Float[Array, "n n K"]
+    psi: Float[Array, "n n K"]
+    law: Float[Array, "K W"]
+    root: Float[Array, "n n K W"]
+
+
+class Particles(NamedTuple):
+    """Particles with equal weights."""
+
+    z: Int[Array, "N W"]
+    mean: Float[Array, "n N W"]
+    covariance: Float[Array, "n n N W"]
+
+
+def log_likelihood(
+    key: Array, system: System, rows: Observations, num_particles: int
+) -> Float[Array, "L W"]:
+    """Estimate log p(y_t | earlier rows) for each row. `MATH.md` §9.6.
+
+        ω_ik = Π[z_i, k] N(y_t; C A_k m_i, S_ik),    p̂(y_t | y_<t) = (1/N) Σ_ik ω_ik
+
+    then N of the N K pairs are kept, with equal weights. The product of the estimates over rows is
+    unbiased, its logarithm is not.
+
+    Args:
+        key: Random key.
+        system: The dynamics.
+        rows: Whitened rows.
+        num_particles: Number N of particles in each window.
+    """
+    return run(key, system, rows, num_particles)[0]
+
+
+def run(
+    key: Array, system: System, rows: Observations, num_particles: int
+) -> tuple[Float[Array, "L W"], Int[Array, "N1 N W"], Particles]:
+    """Return the estimates of `log_likelihood`, the states before and after each row, and the particles.
+
+    The states are those of the particles kept at each row, not paths; with one particle they are a
+    path drawn forward, each state given the rows up to its own (`MATH.md` §9.3).
+    """
+    L, W = rows.log_constant.shape
+    N = num_particles
+    n, K = system.A.shape[1:]
+    uniform = jax.random.uniform(key, (L + 1, W), rows.y.dtype)
+    z = _systematic(system.law, uniform[0], N)
+    picked = jnp.take_along_axis(system.root, z[None, None], axis=2)
+    first = Particles(z, jnp.zeros((n, N, W), rows.y.dtype), matmul(picked, _t(picked)))
+    C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
+
+    def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Array]]:
+        y, c, log_constant, u = row
+        log_w, mean, covariance = branch(system, particles, y, c)
+        flat = log_w.reshape(K * N, W)
+        top = flat.max(0)
+        weight = jnp.exp(flat - top)
+        score = log_constant + top + jnp.log(weight.sum(0)) - math.log(N)
+        index = _systematic(weight, u, N)
+
+        def keep(values: Array) -> Array:
+            lead = values.ndim - 3
+            values = values.reshape(*values.shape[:lead], K * N, W)
+            return jnp.take_along_axis(values, index[(None,) * lead], axis=lead)
+
+        kept = Particles((index // N).astype(jnp.int32), keep(mean), keep(covariance))
+        return kept, (score, kept.z)
+
+    last, (scores, states) = lax.scan(step, first, (rows.y, C, rows.log_constant, uniform[1:]))
+    return scores, jnp.concatenate([z[None], states]), last
+
+
+def branch(
+    system: System, particles: Particles, y: Float[Array, "p W"], C: Float[Array, "p n Wc"]
+) -> tuple[Float[Array, "K N W"], Float[Array, "n K N W"], Float[Array, "n n K N W"]]:
+    """Return log ω of each pair of particle and next state, and the law of x it leads to.
+
+    The constant of the row's density is left out.
+    """
+    p, n = C.shape[:2]
+    K = system.Pi.shape[0]
+    A, Q = system.A[..., None, None], system.Q[..., None, None]
+    c = C[:, :, None, None]
+    mean = matmul(A, particles.mean[:, None, None])[:, 0]
+    predicted = matmul(matmul(A, particles.covariance[:, :, None]), _t(A)) + Q
+    predicted = (predicted + _t(predicted)) / 2
+    residual = y[:, None, None] - matmul(c, mean[:, None])[:, 0]
+    seen = matmul(c, predicted)
+    innovation = cholesky(matmul(seen, _t(c)) + jnp.eye(p, dtype=y.dtype).reshape(p, p, 1, 1, 1))
+    gain = solve_lower(innovation, seen)  # Lᵀ-half of the Kalman gain: K = gainᵀ L⁻¹
+    white = solve_lower(innovation, residual[:, None])
+    log_root = jnp.log(jnp.stack([innovation[a, a] for a in range(p)])).sum(0)
+    log_Pi = jnp.log(system.Pi)
+    # log Π[z, k] as a sum over one-hot states, which vectorises where a gather would not.
+    moved = sum(
+        (jnp.where(particles.z == j, log_Pi[j][:, None, None], 0.0) for j in range(K)),
+        start=jnp.zeros((), y.dtype),
+    )
+    log_w = moved - log_root - 0.5 * jnp.square(white).sum((0, 1))
+    updated = predicted - matmul(_t(gain), gain)
+    return log_w, mean + matmul(_t(gain), white)[:, 0], (updated + _t(updated)) / 2
+
+
+def _systematic(weight: Array, u: Array, num: int) -> Array:
+    """Draw `num` entries of weights (J, W) with the points (i + u) / num, one u for each window.
+
+    Each point is one of `num` strata, and their union over u covers (0, 1) evenly, so the expected number
+    of copies of an entry is num times its share: all that an unbiased estimate asks of resampling.
+    """
+    cumulative = jnp.cumsum(weight, axis=0)
+    points = (jnp.arange(num)[:, None] + u) / num * cumulative[-1]
+    index = jax.vmap(
+        lambda c, q: jnp.searchsorted(c, q, side="right"), in_axes=1, out_axes=1
+    )(cumulative, points)
+    # Rounding may place the last point behind the last entry, or on entries without weight.
+    return jnp.minimum(index, weight.shape[0] - 1).astype(jnp.int32)
+
+
+def _t(M: Array) -> Array:
+    return jnp.swapaxes(M, 0, 1)

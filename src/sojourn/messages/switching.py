@@ -1,0 +1,512 @@
+"""Messages of a linear Gaussian process whose dynamics switch with a discrete chain.
+
+Legend: K discrete states, n continuous ones, m columns, L rows, W windows, N = L + 1 states;
+
+    z_t | z_{t−1} ~ Π[z_{t−1}],    x_t = A_k x_{t−1} + N(0, Q_k) with z_t = k,    y_t = C x_t + N(0, R).
+
+Neither z nor x can be summed out exactly, but each can given the other. A sweep of blocked Gibbs draws
+x given z by a Kalman pass whose A and Q change from row to row, then z given x by a discrete pass, over
+all windows at once (`MATH.md` §9.1). Expectations are averages over sweeps, with z, x or neither of them
+integrated out (§9.4). States z (N, W) and x (N, n, W) begin with those before the first row.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int
+
+from sojourn._linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from sojourn.messages import discrete, gaussian, particle
+from sojourn.messages.particle import System
+
+Missing = Literal["none", "rows", "entries"]
+Estimator = Literal["z", "x", "xz"]
+Update = Literal["blocked", "single_site"]
+Start = Literal["filtered", "rows"]
+
+# Doublings of the horizon after which the sum for a stationary law is taken as it is: 2^20 rows.
+_DOUBLINGS = 20
+
+# A covariance this much larger than the noise that feeds it is not a stationary law to start from.
+_UNSTABLE = 1e6
+
+
+class Rows(NamedTuple):
+    """Rows of data as messages and moments need them.
+
+    Attributes:
+        whitened: Rows as whitened observations of x.
+        y: Rows, 0 where missing.
+        seen: None if all are; (L, W) if rows are seen or missing as a whole; (L, m, W) by entry.
+        completion: Missing entries given the seen ones and x, `gaussian.complete`; None without.
+    """
+
+    whitened: gaussian.Observations
+    y: Float[Array, "L m W"]
+    seen: Array | None
+    completion: tuple[Array, Array, Array] | None
+
+
+class Moments(NamedTuple):
+    """Weighted sums over the rows of each window, those of x by discrete state."""
+
+    counts: Float[Array, "K K W"]
+    n: Float[Array, "K W"]
+    cc: Float[Array, "K n n W"]
+    cp: Float[Array, "K n n W"]
+    pp: Float[Array, "K n n W"]
+    rows: Float[Array, "W"]
+    yy: Float[Array, "m m W"]
+    yx: Float[Array, "m n W"]
+    xx: Float[Array, "n n W"]
+
+
+def make_system(
+    Pi: Float[Array, "K K"],
+    A: Float[Array, "n n K"],
+    psi: Float[Array, "n n K"],
+    initial: tuple[Float[Array, "K"], Float[Array, "n n"]],
+    first: Bool[Array, "W"],
+) -> System:
+    """Return the dynamics, with the law before each window: `initial` at the start of a series, else
+    the stationary one at these parameters (`MATH.md` §9.5, §12.1)."""
+    n, K = A.shape[1:]
+    inverse = solve_lower(psi, jnp.broadcast_to(_eye(n, psi), psi.shape))
+    Q = matmul(_t(inverse), inverse)
+    edge_law, edge = stationary_moments(Pi, A, Q)
+    law, covariance = initial
+    root = jnp.stack(
+        [cholesky(edge), jnp.broadcast_to(jnp.linalg.cholesky(covariance)[:, :, None], edge.shape)]
+    )
+    start = discrete.start_law(law, edge_law, first)
+    return System(Pi, A, Q, psi, start, jnp.where(first, root[1][..., None], root[0][..., None]))
+
+
+def observe(
+    C: Float[Array, "m n"], psi: Float[Array, "m m"], y: Float[Array, "L m W"], missing: Missing
+) -> Rows:
+    """Prepare rows, missing entries NaN, of which `missing` says what can occur; R⁻¹ = ψ ψᵀ."""
+    nan = jnp.isnan(y)
+    seen = {"none": None, "rows": ~nan.any(1), "entries": ~nan}[missing]
+    filled = y if seen is None else jnp.where(seen if seen.ndim == 3 else seen[:, None], y, 0.0)
+    completion = None
+    if missing == "entries":
+        completion = gaussian.complete(C, psi, filled, ~nan)
+    return Rows(gaussian.observe(C, psi, filled, seen), filled, seen, completion)
+
+
+def stationary_moments(
+    Pi: Float[Array, "K K"], A: Float[Array, "n n K"], Q: Float[Array, "n n K"]
+) -> tuple[Float[Array, "K"], Float[Array, "n n K"]]:
+    """Return the stationary law π of z and the covariances S_k = V_k / π_k of x given z = k.
+
+        S_k = A_k (Σ_j B_kj S_j) A_kᵀ + Q_k,    B_kj = π_j Π_jk / π_k
+
+    `MATH.md` §9.5, V_k being E[x xᵀ 1{z = k}] and B the chain seen backward. The horizon is doubled until
+    nothing moves. Where the process is not stable in mean square, or nearly not, the sum stops early:
+    the law of x after as many rows as keep it below a millionfold of Q, a wide law to start from. A
+    state that is never visited has its own Q.
+    """
+    n, K = A.shape[1:]
+    pi = discrete.stationary(Pi)
+    joint = pi[:, None] * Pi
+    share = joint / jnp.maximum(joint.sum(0), jnp.finfo(pi.dtype).tiny)
+    size = n * n * K
+    start = Q.reshape(size)
+    step = jnp.einsum("jk,ack,bdk->abkcdj", share, A, A).reshape(size, size)
+    limit = _UNSTABLE * _trace(Q).max()
+
+    def within(S: Array) -> Array:
+        trace = _trace(S.reshape(n, n, K))
+        return jnp.isfinite(S).all() & (trace.max() <= limit)
+
+    def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
+        count, _, S, grown = carry
+        settled = jnp.abs(grown - S).max() <= jnp.finfo(S.dtype).eps * jnp.abs(S).max()
+        return (count < _DOUBLINGS) & within(grown) & ~settled
+
+    def double_horizon(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
+        count, power, _, grown = carry
+        power = power @ power
+        return count + 1, power, grown, grown + power @ grown
+
+    first = (jnp.asarray(0), step, start, start + step @ start)
+    _, _, S, grown = lax.while_loop(goes_on, double_horizon, first)
+    S = jnp.where(within(grown), grown, S).reshape(n, n, K)
+    return pi, (S + _t(S)) / 2
+
+
+def draw_start(
+    key: Array, system: System, rows: Rows, method: Start = "filtered"
+) -> Int[Array, "N W"]:
+    """Draw states z to begin sweeps from. `MATH.md` §9.3.
+
+    Args:
+        key: Random key.
+        system: The dynamics.
+        rows: The data.
+        method: "filtered" draws each state forward given the rows up to its own; "rows" draws all given
+            x' = y, for emissions whose first n columns are x with noise.
+    """
+    if method == "filtered":
+        return particle.run(key, system, rows.whitened, 1)[1][:, 0]
+    n = system.A.shape[0]
+    L, _, W = rows.y.shape
+    x = rows.y[:, :n]
+    if rows.seen is None:
+        seen = jnp.ones((L, W), bool)
+    else:
+        seen = rows.seen if rows.seen.ndim == 2 else rows.seen[:, :n].all(1)
+    before = jnp.concatenate([jnp.zeros((1, W), bool), seen[:-1]])
+    log_f = log_density(system, jnp.concatenate([x[:1], x]))
+    log_f = jnp.where((seen & before)[:, None], log_f, 0.0)
+    filtered = discrete.forward(system.Pi, system.law, log_f)
+    return discrete.sample(system.Pi, filtered, jax.random.uniform(key, (L + 1, W)))
+
+
+def filter_x(
+    system: System, rows: Rows, z: Int[Array, "N W"]
+) -> tuple[gaussian.Gains, gaussian.Filtered]:
+    """Run the Kalman filter given z."""
+    one_hot = (z[:, None] == jnp.arange(system.A.shape[2])[:, None]).astype(system.A.dtype)
+    A, Q = (_select(M, one_hot[1:]) for M in (system.A, system.Q))
+    root = (system.root * one_hot[0]).sum(2)
+    start = matmul(root, _t(root))
+    found = gaussian.gains(A, Q, rows.whitened.C, start, z.shape[0] - 1)
+    mean = jnp.zeros((A.shape[1], z.shape[1]), A.dtype)
+    return found, gaussian.forward(found, None, mean, rows.whitened)
+
+
+def filter_z(system: System, x: Float[Array, "N n W"]) -> discrete.Filtered:
+    """Filter z given x. The state before the first row is told of by x there. `MATH.md` §9.1."""
+    white = solve_lower(system.root, jnp.broadcast_to(x[0][:, None, None], _column(system.root)))
+    log_root = jnp.log(_diagonal(system.root)).sum(0)
+    log_law = jnp.log(system.law) - log_root - 0.5 * jnp.square(white).sum((0, 1))
+    law = jax.nn.softmax(log_law, axis=0)
+    return discrete.forward(system.Pi, law, log_density(system, x))
+
+
+def log_density(system: System, x: Float[Array, "N n W"]) -> Float[Array, "L K W"]:
+    """Return log N(x_t; A_k x_{t−1}, Q_k)."""
+    n, K = system.A.shape[1:]
+    # ψᵀ (x_t − A x_{t−1}) as one product with (x_t, x_{t−1}).
+    whitening = jnp.concatenate([_t(system.psi), -matmul(_t(system.psi), system.A)], axis=1)
+    pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
+    constant = jnp.log(_diagonal(system.psi)).sum(0) - n / 2 * np.log(2 * np.pi)
+    squares: Any = 0.0
+    for a in range(n):
+        residual: Any = 0.0
+        for b in range(2 * n):
+            residual = residual + whitening[a, b][:, None] * pair[:, None, b]
+        squares = squares + jnp.square(residual)
+    return constant[:, None] - 0.5 * squares
+
+
+def sweep(
+    key: Array, system: System, rows: Rows, z: Int[Array, "N W"], update: Update = "blocked"
+) -> Int[Array, "N W"]:
+    """Draw z once more."""
+    if update == "single_site":
+        return single_site(key, system, rows, z)
+    key_x, key_z = jax.random.split(key)
+    x = _draw_x(key_x, *filter_x(system, rows, z))
+    return discrete.sample(system.Pi, filter_z(system, x), jax.random.uniform(key_z, z.shape))
+
+
+def expected_moments(
+    key: Array,
+    system: System,
+    rows: Rows,
+    weight: Float[Array, "L W"],
+    z: Int[Array, "N W"],
+    *,
+    estimator: Estimator,
+    update: Update,
+    num_burnin: int,
+    num_draws: int,
+) -> Moments:
+    """Average the moments of x and z over sweeps. `MATH.md` §9.4.
+
+    Args:
+        key: Random key.
+        system: The dynamics.
+        rows: The data.
+        weight: Weight of each row; zero in buffers.
+        z: States to begin from, `draw_start`.
+        estimator: "z" integrates x out given each draw of z; "x" z given each draw of x; "xz" neither.
+        update: How z is drawn; "single_site" takes each z_t in turn with x integrated out.
+        num_burnin: Sweeps before the first that counts.
+        num_draws: Sweeps that count.
+    """
+    key_burnin, key = jax.random.split(key)
+    z = burn_in(key_burnin, system, rows, z, update, num_burnin)
+
+    def one(z: Array, key: Array) -> tuple[Array, Moments]:
+        key_x, key_z = jax.random.split(key)
+        found, filtered = filter_x(system, rows, z)
+        x, of_z = None, None
+        if estimator != "z" or update == "blocked":
+            x = _draw_x(key_x, found, filtered)
+        if x is not None and (estimator == "x" or update == "blocked"):
+            of_z = filter_z(system, x)
+        if estimator == "z":
+            law = gaussian.backward(found, None, filtered)
+        else:
+            assert x is not None
+            n = x.shape[1]
+            nothing = jnp.zeros((1, n, n, 1), x.dtype)
+            law = gaussian.Smoothed(
+                x,
+                jnp.broadcast_to(nothing, (x.shape[0], n, n, 1)),
+                jnp.broadcast_to(nothing, (x.shape[0] - 1, n, n, 1)),
+            )
+        moments = moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
+        if update == "single_site":
+            return single_site(key_z, system, rows, z), moments
+        assert of_z is not None
+        uniform = jax.random.uniform(key_z, z.shape)
+        return discrete.sample(system.Pi, of_z, uniform), moments
+
+    def add(carry: tuple[Array, Moments], key: Array) -> tuple[tuple[Array, Moments], None]:
+        z, moments = one(carry[0], key)
+        return (z, jax.tree.map(jnp.add, carry[1], moments)), None
+
+    keys = jax.random.split(key, num_draws)
+    if num_draws == 1:
+        return one(z, keys[0])[1]
+    shapes = jax.eval_shape(lambda: one(z, keys[0])[1])
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    (_, total), _ = lax.scan(add, (z, zero), keys)
+    return jax.tree.map(lambda m: m / num_draws, total)
+
+
+def moments_given(
+    system: System,
+    rows: Rows,
+    weight: Float[Array, "L W"],
+    law: gaussian.Smoothed,
+    of_z: Int[Array, "N W"] | discrete.Filtered,
+) -> Moments:
+    """Return the moments of x with this law and of z, given as states or as their filtered law given x."""
+    K, n, W = system.A.shape[2], system.A.shape[0], weight.shape[1]
+    mean, before = law.mean[1:], law.mean[:-1]
+    parts = (
+        mean[:, :, None] * mean[:, None] + law.covariance[1:],
+        mean[:, :, None] * before[:, None] + law.cross,
+        before[:, :, None] * before[:, None] + law.covariance[:-1],
+    )
+    flat = [jnp.ones((mean.shape[0], 1, W), mean.dtype)]
+    flat += [part.reshape(mean.shape[0], n * n, W) for part in parts]
+    features = jnp.concatenate(flat, axis=1)[:, None]
+    if isinstance(of_z, discrete.Filtered):
+        summed, _ = discrete.expected_moments(system.Pi, of_z, weight, features)
+    else:
+        summed = discrete.sampled_moments(K, of_z, weight, features)
+    cc, cp, pp = (
+        summed.features[:, 1 + i * n * n : 1 + (i + 1) * n * n].reshape(K, n, n, W)
+        for i in range(3)
+    )
+    seen = rows.seen
+    whole = seen.any(1) if seen is not None and seen.ndim == 3 else seen
+    emission = gaussian.expected_moments(law, None, weight, rows.y, whole)
+    if rows.completion is not None:
+        assert seen is not None
+        emission = gaussian.completed_moments(emission, law, None, weight, rows.completion, seen)
+    return Moments(
+        counts=summed.counts,
+        n=summed.features[:, 0],
+        cc=cc,
+        cp=cp,
+        pp=pp,
+        rows=emission.rows,
+        yy=emission.yy,
+        yx=emission.yx,
+        xx=emission.xx,
+    )
+
+
+def burn_in(
+    key: Array, system: System, rows: Rows, z: Array, update: Update, num_sweeps: int
+) -> Int[Array, "N W"]:
+    """Sweep without keeping anything but the last states."""
+    if num_sweeps == 0:
+        return z
+
+    def step(z: Array, key: Array) -> tuple[Array, None]:
+        return sweep(key, system, rows, z, update), None
+
+    return lax.scan(step, z, jax.random.split(key, num_sweeps))[0]
+
+
+def marginals(
+    key: Array,
+    system: System,
+    rows: Rows,
+    z: Int[Array, "N W"],
+    *,
+    update: Update,
+    num_burnin: int,
+    num_draws: int,
+) -> tuple[Float[Array, "L K W"], Float[Array, "L n W"], Float[Array, "L n n W"]]:
+    """Average over sweeps P(z_t = k | x), E[x_t | z, y] and E[x_t x_tᵀ | z, y] of each row."""
+    key_burnin, key = jax.random.split(key)
+    z = burn_in(key_burnin, system, rows, z, update, num_burnin)
+
+    def add(carry: tuple[Array, Any], key: Array) -> tuple[tuple[Array, Any], None]:
+        key_x, key_z = jax.random.split(key)
+        z, total = carry
+        found, filtered = filter_x(system, rows, z)
+        of_x = gaussian.backward(found, None, filtered)
+        mean = of_x.mean[1:]
+        second = mean[:, :, None] * mean[:, None] + of_x.covariance[1:]
+        of_z = filter_z(system, _draw_x(key_x, found, filtered))
+        here = (discrete.backward(system.Pi, of_z), mean, second)
+        if update == "single_site":
+            z = single_site(key_z, system, rows, z)
+        else:
+            z = discrete.sample(system.Pi, of_z, jax.random.uniform(key_z, z.shape))
+        return (z, jax.tree.map(jnp.add, total, here)), None
+
+    L, W, (n, K) = z.shape[0] - 1, z.shape[1], system.A.shape[1:]
+    zero = tuple(jnp.zeros((L, *shape, W), rows.y.dtype) for shape in ((K,), (n,), (n, n)))
+    (_, total), _ = lax.scan(add, (z, zero), jax.random.split(key, num_draws))
+    gamma, mean, second = (value / num_draws for value in total)
+    return gamma, mean, second
+
+
+def single_site(
+    key: Array, system: System, rows: Rows, z: Int[Array, "N W"]
+) -> Int[Array, "N W"]:
+    """Draw each z_t in turn given all others, x integrated out. `MATH.md` §9.2.
+
+        p(z_t = k | others, y) ∝ Π[z_{t−1}, k] Π[k, z_{t+1}] ∫ N(x; A_k m, A_k P A_kᵀ + Q_k) β(x) dx
+
+    with N(m, P) the filtered law before row t and β the likelihood of row t and all later ones. These
+    β are computed once, from right to left, and the filter moves along with the draws from left to right:
+    O(L), not O(L²), for a sweep.
+    """
+    uniform = jax.random.uniform(key, z.shape)
+    betas = _likelihoods_ahead(system, rows, z)
+    log_Pi = jnp.log(system.Pi)
+    into = jnp.swapaxes(jnp.take(log_Pi, z[1:], axis=1), 0, 1)  # log Π[k, z_{t+1}], (L, K, W)
+    # Nothing follows the last row.
+    into = jnp.concatenate([into, jnp.zeros_like(into[:1])])
+    h, precision = betas
+
+    # The state before the first row: no dynamics lead to it.
+    zero = jnp.zeros((*system.root.shape[1:],), system.root.dtype)
+    score = jnp.log(system.law) + into[0] + _integral(zero, system.root, h[0], precision[0])
+    start = _choose(score, uniform[0])
+    picked = jnp.take_along_axis(system.root, start[None, None, None], axis=2)[:, :, 0]
+    mean = jnp.zeros((picked.shape[0], z.shape[1]), picked.dtype)
+    A, Q = system.A[..., None], system.Q[..., None]
+    L = z.shape[0] - 1
+    C = jnp.broadcast_to(rows.whitened.C, (L, *rows.whitened.C.shape[1:]))
+
+    def step(carry: tuple[Array, Array, Array], row: Any) -> tuple[Any, Array]:
+        previous, mean, P = carry
+        y, c, to_next, h_t, precision_t, u = row
+        means = matmul(A, mean[:, None, None])[:, 0]
+        predicted = matmul(matmul(A, P[:, :, None]), _t(A)) + Q
+        root = cholesky((predicted + _t(predicted)) / 2)
+        score = jnp.take(log_Pi, previous, axis=0).T + to_next
+        state = _choose(score + _integral(means, root, h_t, precision_t), u)
+        mean = jnp.take_along_axis(means, state[None, None], axis=1)[:, 0]
+        root = jnp.take_along_axis(root, state[None, None, None], axis=2)[:, :, 0]
+        residual = y - matmul(c, mean[:, None])[:, 0]
+        # P' = L (I + Lᵀ Cᵀ C L)⁻¹ Lᵀ with P = L Lᵀ
+        seen = matmul(c, root)
+        inner = cholesky(_eye(root.shape[0], root) + matmul(_t(seen), seen))
+        half = solve_lower(inner, _t(root))
+        P = matmul(_t(half), half)
+        mean = mean + matmul(P, matmul(_t(c), residual[:, None]))[:, 0]
+        return (state, mean, P), state
+
+    carry = (start, mean, matmul(picked, _t(picked)))
+    rows_in = (rows.whitened.y, C, into[1:], h[1:], precision[1:], uniform[1:])
+    _, states = lax.scan(step, carry, rows_in)
+    return jnp.concatenate([start[None], states])
+
+
+def _likelihoods_ahead(system: System, rows: Rows, z: Array) -> tuple[Array, Array]:
+    """Return h, Λ with p(rows from t on | x_t, z) ∝ exp(hᵀ x − ½ xᵀ Λ x), before row 0 and at each row.
+
+    Entry 0 is of x before row 0 and of all rows; entry t + 1 of x at row t, that row included.
+    """
+    L, W = rows.whitened.log_constant.shape
+    n = system.A.shape[0]
+    one_hot = (z[1:, None] == jnp.arange(system.A.shape[2])[:, None]).astype(system.A.dtype)
+    A, Q = (_select(M, one_hot) for M in (system.A, system.Q))
+    C = jnp.broadcast_to(rows.whitened.C, (L, *rows.whitened.C.shape[1:]))
+
+    def step(carry: tuple[Array, Array], row: Any) -> tuple[Any, Any]:
+        h, precision = carry
+        y, c, a, q = row
+        h = h + matmul(_t(c), y[:, None])[:, 0]
+        precision = precision + matmul(_t(c), c)
+        root = cholesky(q)
+        inner = cholesky(_eye(n, q) + matmul(_t(root), matmul(precision, root)))
+        half = solve_lower(inner, matmul(_t(root), precision))
+        pull = solve_lower_transposed(inner, solve_lower(inner, matmul(_t(root), h[:, None])))
+        before = matmul(_t(a), h[:, None] - matmul(precision, matmul(root, pull)))[:, 0]
+        reduced = precision - matmul(_t(half), half)
+        reduced = matmul(_t(a), matmul((reduced + _t(reduced)) / 2, a))
+        return (before, (reduced + _t(reduced)) / 2), (h, precision)
+
+    nothing = (jnp.zeros((n, W), A.dtype), jnp.zeros((n, n, W), A.dtype))
+    first, rest = lax.scan(step, nothing, (rows.whitened.y, C, A, Q), reverse=True)
+    h, precision = (jnp.concatenate([f[None], r]) for f, r in zip(first, rest, strict=True))
+    return h, precision
+
+
+def _integral(mean: Array, root: Array, h: Array, precision: Array) -> Array:
+    """Return log ∫ N(x; m, L Lᵀ) exp(hᵀ x − ½ xᵀ Λ x) dx for means (n, K, W) and roots (n, n, K, W)."""
+    h, precision = h[:, None], precision[:, :, None]
+    pushed = h - matmul(precision, mean[:, None])[:, 0]
+    inner = cholesky(_eye(root.shape[0], root) + matmul(_t(root), matmul(precision, root)))
+    white = solve_lower(inner, matmul(_t(root), pushed[:, None]))
+    log_root = jnp.log(_diagonal(inner)).sum(0)
+    own = (mean * (h + pushed)).sum(0) / 2
+    return own + 0.5 * jnp.square(white).sum((0, 1)) - log_root
+
+
+def _draw_x(key: Array, found: gaussian.Gains, filtered: gaussian.Filtered) -> Array:
+    L, n, W = filtered.previous.shape
+    noise = jax.random.normal(key, (L + 1, n, W), filtered.previous.dtype)
+    return gaussian.sample(found, None, filtered, noise)
+
+
+def _choose(score: Array, u: Array) -> Array:
+    """Draw a state with log-probabilities (K, W), up to a constant."""
+    cumulative = jnp.cumsum(jnp.exp(score - score.max(0)), axis=0)
+    return (cumulative[:-1] <= u * cumulative[-1]).sum(0).astype(jnp.int32)
+
+
+def _select(M: Array, one_hot: Array) -> Array:
+    """Return the matrices (n, n, K) of the states (L, K, W), of shape (L, n, n, W)."""
+    K = M.shape[2]
+    terms = (one_hot[:, k, None, None] * M[None, :, :, k, None] for k in range(1, K))
+    return sum(terms, start=one_hot[:, 0, None, None] * M[None, :, :, 0, None])
+
+
+def _column(M: Array) -> tuple[int, ...]:
+    return (M.shape[0], 1, *M.shape[2:])
+
+
+def _diagonal(M: Array) -> Array:
+    return jnp.stack([M[a, a] for a in range(M.shape[0])])
+
+
+def _trace(M: Array) -> Array:
+    return _diagonal(M).sum(0)
+
+
+def _eye(n: int, like: Array) -> Array:
+    return jnp.eye(n, dtype=like.dtype).reshape(n, n, *(1,) * (like.ndim - 2))
+
+
+def _t(M: Array) -> Array:
+    return jnp.swapaxes(M, 0, 1)
