@@ -195,3 +195,48 @@ def textbook_kalman(
         means[t] += J @ (means[t + 1] - predicted[t + 1])
         covariances[t] += J @ (covariances[t + 1] - spread[t + 1]) @ J.T
     return float(total), means, covariances
+
+
+class EnumeratedSLDS(NamedTuple):
+    """Everything about a short switching linear series, from all its paths z_0, …, z_T."""
+
+    log_likelihood: float
+    marginals: np.ndarray  # (T, K)
+    mean: np.ndarray  # (T, n), of x_1, …, x_T
+    second: np.ndarray  # (T, n, n)
+    paths: np.ndarray
+    probabilities: np.ndarray
+
+
+def enumerate_slds(
+    params: dict[str, np.ndarray], initial: tuple[np.ndarray, np.ndarray], y: np.ndarray
+) -> EnumeratedSLDS:
+    """Sum over all K^(T+1) paths, x integrated out of each by its dense joint law.
+
+    `initial` is the law of z_0 and the covariance of x_0, (n, n) or one for each state, (K, n, n).
+    """
+    law, covariance = initial
+    Pi, A, Q, C, R = (params[name] for name in ("transition_matrix", "A", "Q", "C", "R"))
+    K, n = A.shape[:2]
+    T = len(y)
+    covariance = np.broadcast_to(covariance, (K, n, n))
+    paths = np.array(list(itertools.product(range(K), repeat=T + 1)))
+    log_p, mean, second = [], [], []
+    with np.errstate(divide="ignore"):
+        log_Pi, log_law = np.log(Pi), np.log(law)
+    for z in paths:
+        exact = dense_gaussian(A[z[1:]], Q[z[1:]], C, R, (np.zeros(n), covariance[z[0]]), y)
+        log_p.append(log_law[z[0]] + log_Pi[z[:-1], z[1:]].sum() + exact.log_likelihood)
+        mean.append(exact.mean[1:])
+        own = np.einsum("tatb->tab", exact.covariance[1:, :, 1:])
+        second.append(own + exact.mean[1:, :, None] * exact.mean[1:, None])
+    total = logsumexp(log_p)
+    p = np.exp(np.array(log_p) - total)
+    return EnumeratedSLDS(
+        float(total),
+        np.einsum("n,ntk->tk", p, np.eye(K)[paths[:, 1:]]),
+        np.einsum("n,nta->ta", p, np.array(mean)),
+        np.einsum("n,ntab->tab", p, np.array(second)),
+        paths,
+        p,
+    )

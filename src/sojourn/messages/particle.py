@@ -61,17 +61,34 @@ def log_likelihood(
         rows: Whitened rows.
         num_particles: Number N of particles in each window.
     """
-    return run(key, system, rows, num_particles)[0]
+    return _run(key, system, rows, num_particles)[0]
 
 
-def run(
+def draw_path(
     key: Array, system: System, rows: Observations, num_particles: int
-) -> tuple[Float[Array, "L W"], Int[Array, "N1 N W"], Particles]:
-    """Return the estimates of `log_likelihood`, the states before and after each row, and the particles.
+) -> Int[Array, "L+1 W"]:
+    """Draw a path z for each window: the line of descent of one particle at the last row.
 
-    The states are those of the particles kept at each row, not paths; with one particle they are a
-    path drawn forward, each state given the rows up to its own (`MATH.md` §9.3).
+    With one particle this is a draw forward, each state given the rows up to its own (`MATH.md` §9.3); its
+    law nears that of z given all rows as one over the number of particles.
     """
+    key_run, key_pick = jax.random.split(key)
+    _, start, (states, parents) = _run(key_run, system, rows, num_particles)
+    W = start.shape[1]
+    last = jax.random.randint(key_pick, (W,), 0, num_particles, parents.dtype)
+
+    def trace(index: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        z, parent = (jnp.take_along_axis(values, index[None], axis=0)[0] for values in row)
+        return parent, z
+
+    first, path = lax.scan(trace, last, (states, parents), reverse=True)
+    return jnp.concatenate([jnp.take_along_axis(start, first[None], axis=0), path])
+
+
+def _run(
+    key: Array, system: System, rows: Observations, num_particles: int
+) -> tuple[Array, Array, tuple[Array, Array]]:
+    """Return scores (L, W), the states before the first row, and those kept with their parents."""
     L, W = rows.log_constant.shape
     N = num_particles
     n, K = system.A.shape[1:]
@@ -81,7 +98,7 @@ def run(
     first = Particles(z, jnp.zeros((n, N, W), rows.y.dtype), matmul(picked, _t(picked)))
     C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
 
-    def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Array]]:
+    def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, ...]]:
         y, c, log_constant, u = row
         log_w, mean, covariance = branch(system, particles, y, c)
         flat = log_w.reshape(K * N, W)
@@ -96,10 +113,11 @@ def run(
             return jnp.take_along_axis(values, index[(None,) * lead], axis=lead)
 
         kept = Particles((index // N).astype(jnp.int32), keep(mean), keep(covariance))
-        return kept, (score, kept.z)
+        return kept, (score, kept.z, index % N)
 
-    last, (scores, states) = lax.scan(step, first, (rows.y, C, rows.log_constant, uniform[1:]))
-    return scores, jnp.concatenate([z[None], states]), last
+    rows_in = (rows.y, C, rows.log_constant, uniform[1:])
+    _, (scores, states, parents) = lax.scan(step, first, rows_in)
+    return scores, z, (states, parents)
 
 
 def branch(

@@ -140,7 +140,7 @@ def stationary_moments(
 
 
 def draw_start(
-    key: Array, system: System, rows: Rows, method: Start = "filtered"
+    key: Array, system: System, rows: Rows, method: Start = "filtered", num_particles: int = 1
 ) -> Int[Array, "N W"]:
     """Draw states z to begin sweeps from. `MATH.md` §9.3.
 
@@ -150,9 +150,10 @@ def draw_start(
         rows: The data.
         method: "filtered" draws each state forward given the rows up to its own; "rows" draws all given
             x' = y, for emissions whose first n columns are x with noise.
+        num_particles: Draws forward among which one is chosen, for "filtered"; more leave less to burn-in.
     """
     if method == "filtered":
-        return particle.run(key, system, rows.whitened, 1)[1][:, 0]
+        return particle.draw_path(key, system, rows.whitened, num_particles)
     n = system.A.shape[0]
     L, _, W = rows.y.shape
     x = rows.y[:, :n]
