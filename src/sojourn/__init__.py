@@ -7,7 +7,7 @@ from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
 from sojourn.metrics import log_likelihood
-from sojourn.models import ARHMM, LGSSM, GaussianHMM
+from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
 from sojourn.series import Series, Windows, as_series
 from sojourn.states import decode, smooth
@@ -17,6 +17,7 @@ __all__ = [
     "LGSSM",
     "SGLD",
     "SGRLD",
+    "SLDS",
     "Decay",
     "DivergenceError",
     "Fit",

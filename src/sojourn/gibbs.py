@@ -3,6 +3,9 @@
 One sweep draws all states of all series given the parameters, by forward filtering and backward
 sampling on windows that tile the series, then each block's parameters from its conjugate
 conditional. It targets the same posterior as the gradient samplers (`MATH.md` §11).
+
+Where states are discrete and continuous, neither kind can be drawn without the other: a sweep draws
+the continuous ones given the discrete ones of the last sweep, then the discrete ones given these.
 """
 
 import functools
@@ -27,14 +30,28 @@ class Gibbs:
     """Blocked Gibbs sampling on the whole data: exact, with no step size; a sweep costs a full pass."""
 
 
-class Sweep:
-    """Gibbs sweeps over one data set."""
+def make_sweep(model: Model, series: Series) -> "Sweep | AlternatingSweep":
+    """Return the sweeps that suit the model; each chain needs its own."""
+    return Sweep(model, series) if model.regimes is None else AlternatingSweep(model, series)
 
-    def __init__(self, model: Model, series: Series) -> None:
+
+class Sweep:
+    """Gibbs sweeps over one data set.
+
+    Args:
+        model: The model.
+        series: The series.
+        values: All rows, columns first, with any columns that the model reads behind the data's.
+        buffer: First buffer to try.
+    """
+
+    def __init__(
+        self, model: Model, series: Series, values: Array | None = None, buffer: int = 32
+    ) -> None:
         with jax.enable_x64(True):
-            self._values = series.resident()
+            self._values = series.resident() if values is None else values
         self._model, self._series = model, series
-        self._buffer = 32
+        self.buffer = buffer
 
     @double
     def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
@@ -58,12 +75,88 @@ class Sweep:
             return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing)
 
         results, tiles, _ = run(
-            self._model, self._series, kernel, values=self._values, buffer=self._buffer
+            self._model, self._series, kernel, values=self._values, buffer=self.buffer
         )
-        self._buffer = tiles.buffer
+        self.buffer = tiles.buffer
         sums = (result[0] for result in results)
         statistics = jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *sums)
         return statistics, in_order(tiles, np.concatenate([r[1] for r in results])[: tiles.count])
+
+
+class AlternatingSweep:
+    """Gibbs sweeps for a model of discrete and continuous states, over one data set.
+
+    Given the discrete states of all rows, which are carried from sweep to sweep, the continuous ones are
+    drawn by tiles of the series; these are then the data of the model's `regimes`, from which the
+    discrete states are drawn. The state before the first row of a series is the lag of its first.
+
+    Attributes:
+        z: Discrete states of all rows; None before the first sweep, which begins with the model's own.
+    """
+
+    def __init__(self, model: Model, series: Series) -> None:
+        assert model.regimes is not None
+        with jax.enable_x64(True):
+            self._values = series.resident()
+        self._model, self._regimes, self._series = model, model.regimes, series
+        self._buffers = [32, 32]
+        self.z: np.ndarray | None = None
+
+    @double
+    def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
+        """Draw continuous states, discrete states, then parameters; returns new coordinates."""
+        key_states, key_params = jax.random.split(key)
+        statistics, _, _ = self.states(key_states, coords)
+        return _conjugate_draw(self._model, key_params, coords, statistics)
+
+    @double
+    def states(
+        self, key: Array, coords: Coords
+    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+        """Draw the states of all series; returns their statistics, z and x, in order."""
+        key_start, key_x, key_z = jax.random.split(key, 3)
+        if self.z is None:
+            self.z = self._start(key_start, coords)
+        values = jnp.concatenate([self._values, jnp.asarray(self.z, self._values.dtype)[None]])
+        continuous = Sweep(self._model, self._series, values, self._buffers[0])
+        emission, pairs = continuous.states(key_x, coords)
+        x = self._with_first(pairs)
+        discrete = Sweep(self._regimes, x, None, self._buffers[1])
+        dynamics, self.z = discrete.states(key_z, coords)
+        self._buffers = [continuous.buffer, discrete.buffer]
+        return {**dynamics, **emission}, self.z, pairs[:, : x.dim]
+
+    def _start(self, key: Array, coords: Coords) -> np.ndarray:
+        def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
+            return _start(self._model, key, coords, batch, drawn, core, missing)
+
+        results, tiles, _ = run(self._model, self._series, kernel, values=self._values)
+        return in_order(tiles, results)
+
+    def _with_first(self, pairs: np.ndarray) -> Series:
+        """Return x of all series, each with the state before its first row; rows hold (x_t, x_{t−1})."""
+        lengths = self._series.lengths
+        n = pairs.shape[1] // 2
+        first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        x = np.insert(pairs[:, :n], first, pairs[first, n:], axis=0)
+        names = tuple(f"x{i}" for i in range(n))
+        return Series(x, tuple(length + 1 for length in lengths), names, "none")
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+def _start(
+    model: Model,
+    key: Array,
+    coords: Coords,
+    batch: Batch,
+    drawn: Drawn,
+    core: int,
+    missing: Missing,
+) -> tuple[Any, Edges]:
+    first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
+    z = model.window_starts(jax.random.fold_in(key, first), coords, batch, missing)
+    zero = jnp.zeros((1, z.shape[1]))
+    return counted_rows(z, drawn, core), Edges(zero, zero, zero, zero)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6, 7))

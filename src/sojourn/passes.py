@@ -273,6 +273,41 @@ def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, fl
     return float(sum(r.sum() for r in results)), gap
 
 
+@double
+def estimated_score(
+    model: Model, coords: Coords, series: Series, key: Array, num_particles: int
+) -> float:
+    """Return an estimate of the log-likelihood, each series one window.
+
+    Series of like lengths, within a factor of two, run together.
+    """
+    values = series.resident()
+    every, _ = tile(series, model.num_lags, max(series.lengths), 0)
+    missing = model.missing_kind(series.missing)
+    missing = "rows" if missing == "none" else missing
+    size = np.ceil(np.log2(np.asarray(every.length))).astype(int)
+    total = 0.0
+    for exponent in np.unique(size):
+        which = np.flatnonzero(size == exponent)
+        drawn = jax.tree.map(lambda field, w=which: jnp.asarray(field[w]), every)
+        rows = int(every.length[which].max())
+        pad = bool(every.length[which].min() < rows)
+        batch = gather(values, drawn, rows, num_lags=model.num_lags, windows=None, pad=pad)
+        kind: Missing = model.missing_kind(series.missing) if not pad else missing
+        scores = _estimate(
+            model, jax.random.fold_in(key, exponent), coords, batch, kind, num_particles
+        )
+        total += float(scores.sum())
+    return total
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _estimate(
+    model: Model, key: Array, coords: Coords, batch: Batch, missing: Missing, num_particles: int
+) -> Array:
+    return model.estimate_scores(key, coords, batch, missing, num_particles)
+
+
 def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the marginals of the states, (N', K), and the largest difference at a seam."""
     kernel = _kernel(model, "window_marginals", coords, by_row=True)

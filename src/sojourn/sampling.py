@@ -19,7 +19,7 @@ from sojourn._validation import check_seed, check_size, shown
 from sojourn.buffers import TOLERANCE
 from sojourn.dynamics import SGRLD, Decay, Sampler
 from sojourn.fit import Fit, make_fit
-from sojourn.gibbs import Gibbs, Sweep
+from sojourn.gibbs import Gibbs, make_sweep
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.progress import Progress
@@ -372,7 +372,7 @@ def _gibbs_chain(
             coords = {n: jnp.asarray(u) for n, u in center.items()}
         else:
             coords = disperse(model, center, pilot, key_start, T)
-        sweep = Sweep(model, series)
+        sweep = make_sweep(model, series)
         for t in range(num_warmup + num_samples * thin):
             trace.check()
             coords = sweep(jax.random.fold_in(key, t), coords)

@@ -53,7 +53,7 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
     if not model.has_regimes:
         return _dataset(model, series, results, gap)
     if method == "marginal":
-        path = marginals.argmax(1)
+        path = results["probability"][1].argmax(1)
     else:
         raw, coords = raw_units(model, params)
         path, path_gap = best_states(raw, coords, series)

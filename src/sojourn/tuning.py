@@ -47,6 +47,9 @@ _MIN_BATCH = 16
 _LONG_EM = 200
 _NOISE_WINDOWS = 1024
 
+# Full gradients that Monte Carlo noise is measured from.
+_NOISE_REPEATS = 40
+
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
@@ -125,6 +128,8 @@ def tune(
     if windows.is_full:
         estimator, source = full(model, series, tiles)
         noise = 0.0
+        if model.regimes is not None:
+            noise = monte_carlo_noise(estimator, sampler, source, center, pilot, key_noise)
         choices |= {"windows": "full", "buffer": tiles.buffer, "control_variate": False}
     else:
         estimator, source = windowed(model, series, windows)
@@ -221,6 +226,39 @@ def gradient_noise(
     count = len(deviations) - len(white)
     # The sum over W windows varies W times as much as one of them, each of which is over W.
     return float(W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch))
+
+
+def monte_carlo_noise(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    center: Coords,
+    pilot: Mapping[str, Pilot],
+    key: Array,
+) -> float:
+    """Return λ_max(Eᵀ Σ_g E) of a full gradient whose expectations are Monte Carlo averages."""
+    white = np.stack(
+        [
+            np.asarray(_whitened(estimator, sampler, source, k, center, pilot))
+            for k in jax.random.split(key, _NOISE_REPEATS)
+        ]
+    )
+    return float(np.linalg.norm(white - white.mean(0), 2) ** 2 / (len(white) - 1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _whitened(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    pilot: Mapping[str, Pilot],
+) -> Array:
+    model = estimator.model
+    gradient = model.gradient(coords, estimator(source, key, coords))
+    white = sampler.whiten(model, coords, gradient, pilot)
+    return jnp.concatenate([white[name].ravel() for name in sorted(white)])
 
 
 def _rounded(value: float) -> float:

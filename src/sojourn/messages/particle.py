@@ -61,7 +61,7 @@ def log_likelihood(
         rows: Whitened rows.
         num_particles: Number N of particles in each window.
     """
-    return _run(key, system, rows, num_particles)[0]
+    return _run(key, system, rows, num_particles, keep=False)[0]
 
 
 def draw_path(
@@ -73,7 +73,7 @@ def draw_path(
     law nears that of z given all rows as one over the number of particles.
     """
     key_run, key_pick = jax.random.split(key)
-    _, start, (states, parents) = _run(key_run, system, rows, num_particles)
+    _, start, (states, parents) = _run(key_run, system, rows, num_particles, keep=True)
     W = start.shape[1]
     last = jax.random.randint(key_pick, (W,), 0, num_particles, parents.dtype)
 
@@ -86,9 +86,9 @@ def draw_path(
 
 
 def _run(
-    key: Array, system: System, rows: Observations, num_particles: int
-) -> tuple[Array, Array, tuple[Array, Array]]:
-    """Return scores (L, W), the states before the first row, and those kept with their parents."""
+    key: Array, system: System, rows: Observations, num_particles: int, *, keep: bool
+) -> tuple[Array, Array, Any]:
+    """Return scores (L, W), the states before the first row and, if asked to, all later with parents."""
     L, W = rows.log_constant.shape
     N = num_particles
     n, K = system.A.shape[1:]
@@ -98,7 +98,7 @@ def _run(
     first = Particles(z, jnp.zeros((n, N, W), rows.y.dtype), matmul(picked, _t(picked)))
     C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
 
-    def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, ...]]:
+    def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Any]]:
         y, c, log_constant, u = row
         log_w, mean, covariance = branch(system, particles, y, c)
         flat = log_w.reshape(K * N, W)
@@ -107,17 +107,16 @@ def _run(
         score = log_constant + top + jnp.log(weight.sum(0)) - math.log(N)
         index = _systematic(weight, u, N)
 
-        def keep(values: Array) -> Array:
+        def pick(values: Array) -> Array:
             lead = values.ndim - 3
             values = values.reshape(*values.shape[:lead], K * N, W)
             return jnp.take_along_axis(values, index[(None,) * lead], axis=lead)
 
-        kept = Particles((index // N).astype(jnp.int32), keep(mean), keep(covariance))
-        return kept, (score, kept.z, index % N)
+        kept = Particles((index // N).astype(jnp.int32), pick(mean), pick(covariance))
+        return kept, (score, (kept.z, index % N) if keep else None)
 
-    rows_in = (rows.y, C, rows.log_constant, uniform[1:])
-    _, (scores, states, parents) = lax.scan(step, first, rows_in)
-    return scores, z, (states, parents)
+    _, (scores, lines) = lax.scan(step, first, (rows.y, C, rows.log_constant, uniform[1:]))
+    return scores, z, lines
 
 
 def branch(

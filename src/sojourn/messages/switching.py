@@ -257,13 +257,7 @@ def expected_moments(
             law = gaussian.backward(found, None, filtered)
         else:
             assert x is not None
-            n = x.shape[1]
-            nothing = jnp.zeros((1, n, n, 1), x.dtype)
-            law = gaussian.Smoothed(
-                x,
-                jnp.broadcast_to(nothing, (x.shape[0], n, n, 1)),
-                jnp.broadcast_to(nothing, (x.shape[0] - 1, n, n, 1)),
-            )
+            law = known(x)
         moments = moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
         if update == "single_site":
             return single_site(key_z, system, rows, z), moments
@@ -282,6 +276,13 @@ def expected_moments(
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     (_, total), _ = lax.scan(add, (z, zero), keys)
     return jax.tree.map(lambda m: m / num_draws, total)
+
+
+def known(x: Float[Array, "N n W"]) -> gaussian.Smoothed:
+    """Return the law of states that are known."""
+    N, n, _ = x.shape
+    nothing = jnp.zeros((N, n, n, 1), x.dtype)
+    return gaussian.Smoothed(x, nothing, nothing[1:])
 
 
 def moments_given(

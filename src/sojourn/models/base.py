@@ -123,6 +123,15 @@ class Model(abc.ABC):
         return True
 
     @property
+    def regimes(self) -> "Model | None":
+        """A model of the continuous states as data, for models that draw discrete states given these.
+
+        None if all states are drawn at once. Otherwise the likelihood is out of reach as well, and the
+        model has `window_starts` and `estimate_scores`.
+        """
+        return None
+
+    @property
     def has_regimes(self) -> bool:
         """Whether the hidden state is, or has a part that is, discrete."""
         return any("to_state" in dims for dims in self.param_dims.values())
@@ -168,6 +177,20 @@ class Model(abc.ABC):
         `noise` (L+1, d, W) decides the state before the first row and of each row; `key` serves
         everything else, such as missing entries.
         """
+
+    def window_starts(self, key: Array, coords: Coords, batch: Batch, missing: Missing) -> Array:
+        """Return discrete states of each row, (L, W), for sweeps to begin from."""
+        raise NotImplementedError
+
+    def estimate_scores(
+        self, key: Array, coords: Coords, batch: Batch, missing: Missing, num_particles: int
+    ) -> Array:
+        """Return an estimate of Σ_t w_t log p(y_t | earlier rows) of each window, (W,)."""
+        raise NotImplementedError
+
+    def precise(self) -> Self:
+        """Return the model with little Monte Carlo noise in its expectations, for measurements."""
+        return self
 
     def missing_kind(self, missing: Missing) -> Missing:
         """How the model treats data with this kind of missing entries."""
