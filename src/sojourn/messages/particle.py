@@ -66,7 +66,7 @@ def log_likelihood(
 
 def draw_path(
     key: Array, system: System, rows: Observations, num_particles: int
-) -> Int[Array, "L+1 W"]:
+) -> Int[Array, "S W"]:
     """Draw a path z for each window: the line of descent of one particle at the last row.
 
     With one particle this is a draw forward, each state given the rows up to its own (`MATH.md` §9.3); its
