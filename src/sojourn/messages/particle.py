@@ -17,6 +17,10 @@ from sojourn._linalg import cholesky, matmul, solve_lower
 from sojourn.messages.gaussian import Observations
 
 
+# Up to this many pairs of particle and state, cumulative sums and searches compare all with all.
+_FEW = 64
+
+
 class System(NamedTuple):
     """x_t = A_k x_{t−1} + N(0, Q_k) with z_t = k; what holds before the first row of each window.
 
@@ -100,54 +104,63 @@ def _run(
 
     def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Any]]:
         y, c, log_constant, u = row
-        log_w, mean, covariance = branch(system, particles, y, c)
+        log_w, mean, covariance = _branch(system, particles, y, c)
         flat = log_w.reshape(K * N, W)
         top = flat.max(0)
-        weight = jnp.exp(flat - top)
+        weight = lax.optimization_barrier(jnp.exp(flat - top))
         score = log_constant + top + jnp.log(weight.sum(0)) - math.log(N)
-        index = _systematic(weight, u, N)
+        index = lax.optimization_barrier(_systematic(weight, u, N))
 
         def pick(values: Array) -> Array:
             lead = values.ndim - 3
             values = values.reshape(*values.shape[:lead], K * N, W)
             return jnp.take_along_axis(values, index[(None,) * lead], axis=lead)
 
-        kept = Particles((index // N).astype(jnp.int32), pick(mean), pick(covariance))
+        law = _update(*lax.optimization_barrier((pick(mean), pick(covariance))), y, c)
+        kept = Particles((index // N).astype(jnp.int32), *law)
         return kept, (score, (kept.z, index % N) if keep else None)
 
     _, (scores, lines) = lax.scan(step, first, (rows.y, C, rows.log_constant, uniform[1:]))
     return scores, z, lines
 
 
-def branch(
-    system: System, particles: Particles, y: Float[Array, "p W"], C: Float[Array, "p n Wc"]
+def _branch(
+    system: System, particles: Particles, y: Array, C: Array
 ) -> tuple[Float[Array, "K N W"], Float[Array, "n K N W"], Float[Array, "n n K N W"]]:
-    """Return log ω of each pair of particle and next state, and the law of x it leads to.
+    """Return log ω of each pair of particle and next state, and the predicted law of x it leads to.
 
-    The constant of the row's density is left out.
+    The constant of the row's density is left out. Barriers keep XLA from computing a covariance once for
+    each of the expressions that it enters.
     """
-    p, n = C.shape[:2]
-    K = system.Pi.shape[0]
+    p, K = C.shape[0], system.Pi.shape[0]
     A, Q = system.A[..., None, None], system.Q[..., None, None]
     c = C[:, :, None, None]
     mean = matmul(A, particles.mean[:, None, None])[:, 0]
-    predicted = matmul(matmul(A, particles.covariance[:, :, None]), _t(A)) + Q
-    predicted = (predicted + _t(predicted)) / 2
+    half = lax.optimization_barrier(matmul(A, particles.covariance[:, :, None]))
+    predicted = lax.optimization_barrier(matmul(half, _t(A)) + Q)
+    innovation = lax.optimization_barrier(matmul(matmul(c, predicted), _t(c)) + _eye(p, predicted))
+    root = cholesky(innovation)
     residual = y[:, None, None] - matmul(c, mean[:, None])[:, 0]
-    seen = matmul(c, predicted)
-    innovation = cholesky(matmul(seen, _t(c)) + jnp.eye(p, dtype=y.dtype).reshape(p, p, 1, 1, 1))
-    gain = solve_lower(innovation, seen)  # Lᵀ-half of the Kalman gain: K = gainᵀ L⁻¹
-    white = solve_lower(innovation, residual[:, None])
-    log_root = jnp.log(jnp.stack([innovation[a, a] for a in range(p)])).sum(0)
+    white = solve_lower(root, residual[:, None])
+    log_root = jnp.log(jnp.stack([root[a, a] for a in range(p)]).prod(0))
     log_Pi = jnp.log(system.Pi)
     # log Π[z, k] as a sum over one-hot states, which vectorises where a gather would not.
     moved = sum(
         (jnp.where(particles.z == j, log_Pi[j][:, None, None], 0.0) for j in range(K)),
         start=jnp.zeros((), y.dtype),
     )
-    log_w = moved - log_root - 0.5 * jnp.square(white).sum((0, 1))
+    return moved - log_root - 0.5 * jnp.square(white).sum((0, 1)), mean, predicted
+
+
+def _update(mean: Array, predicted: Array, y: Array, C: Array) -> tuple[Array, Array]:
+    """Return mean (n, N, W) and covariance given the row, from those before it."""
+    c = C[:, :, None]
+    seen = matmul(c, predicted)
+    root = cholesky(matmul(seen, _t(c)) + _eye(C.shape[0], predicted))
+    gain = solve_lower(root, seen)
+    white = solve_lower(root, (y[:, None] - matmul(c, mean[:, None])[:, 0])[:, None])
     updated = predicted - matmul(_t(gain), gain)
-    return log_w, mean + matmul(_t(gain), white)[:, 0], (updated + _t(updated)) / 2
+    return mean + matmul(_t(gain), white)[:, 0], (updated + _t(updated)) / 2
 
 
 def _systematic(weight: Array, u: Array, num: int) -> Array:
@@ -156,13 +169,24 @@ def _systematic(weight: Array, u: Array, num: int) -> Array:
     Each point is one of `num` strata, and their union over u covers (0, 1) evenly, so the expected number
     of copies of an entry is num times its share: all that an unbiased estimate asks of resampling.
     """
-    cumulative = jnp.cumsum(weight, axis=0)
+    J = weight.shape[0]
+    if J <= _FEW:
+        cumulative = jnp.tril(jnp.ones((J, J), weight.dtype)) @ weight
+    else:
+        cumulative = jnp.cumsum(weight, axis=0)
     points = (jnp.arange(num)[:, None] + u) / num * cumulative[-1]
-    index = jax.vmap(
-        lambda c, q: jnp.searchsorted(c, q, side="right"), in_axes=1, out_axes=1
-    )(cumulative, points)
-    # Rounding may place the last point behind the last entry, or on entries without weight.
-    return jnp.minimum(index, weight.shape[0] - 1).astype(jnp.int32)
+    if J <= _FEW:
+        index = (cumulative[:, None] <= points).sum(0)
+    else:
+        index = jax.vmap(
+            lambda c, q: jnp.searchsorted(c, q, side="right"), in_axes=1, out_axes=1
+        )(cumulative, points)
+    # Rounding may place the last point behind the last entry.
+    return jnp.minimum(index, J - 1).astype(jnp.int32)
+
+
+def _eye(n: int, like: Array) -> Array:
+    return jnp.eye(n, dtype=like.dtype).reshape(n, n, *(1,) * (like.ndim - 2))
 
 
 def _t(M: Array) -> Array:

@@ -10,6 +10,7 @@ all windows at once (`MATH.md` §9.1). Expectations are averages over sweeps, wi
 integrated out (§9.4). States z (N, W) and x (N, n, W) begin with those before the first row.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -242,40 +243,58 @@ def expected_moments(
         num_burnin: Sweeps before the first that counts.
         num_draws: Sweeps that count.
     """
-    key_burnin, key = jax.random.split(key)
-    z = burn_in(key_burnin, system, rows, z, update, num_burnin)
+    def moments_at(z: Array, found: Any, filtered: Any, x: Array, of_z: Any) -> Moments:
+        law = gaussian.backward(found, None, filtered) if estimator == "z" else known(x)
+        return moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
 
-    def one(z: Array, key: Array) -> tuple[Array, Moments]:
+    n, K = system.A.shape[1:]
+    m, W = rows.y.shape[1:]
+    square, emission = (K, n, n, W), [(W,), (m, m, W), (m, n, W), (n, n, W)]
+    shapes = [(K, K, W), (K, W), square, square, square, *emission]
+    zero = Moments(*(jnp.zeros(shape, rows.y.dtype) for shape in shapes))
+    total = _sweeps(
+        key, system, rows, z, moments_at, zero, update, num_burnin=num_burnin, num_draws=num_draws
+    )
+    return jax.tree.map(lambda m: m / num_draws, total)
+
+
+def _sweeps(
+    key: Array,
+    system: System,
+    rows: Rows,
+    z: Array,
+    visit: Callable[..., Any],
+    zero: Any,
+    update: Update,
+    *,
+    num_burnin: int,
+    num_draws: int,
+) -> Any:
+    """Add up what `visit` returns for z, the filter of x given z, a draw of x, and the filter of z given x.
+
+    One loop for burn-in and draws: its body, most of what there is to compile, stands in it once.
+    """
+
+    def step(carry: tuple[Array, Any], row: tuple[Array, Array]) -> tuple[tuple[Array, Any], None]:
+        z, total = carry
+        key, counts = row
         key_x, key_z = jax.random.split(key)
         found, filtered = filter_x(system, rows, z)
-        x, of_z = None, None
-        if estimator != "z" or update == "blocked":
-            x = _draw_x(key_x, found, filtered)
-        if x is not None and (estimator == "x" or update == "blocked"):
-            of_z = filter_z(system, x)
-        if estimator == "z":
-            law = gaussian.backward(found, None, filtered)
-        else:
-            assert x is not None
-            law = known(x)
-        moments = moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
+        x = _draw_x(key_x, found, filtered)
+        of_z = filter_z(system, x)
+        total = lax.cond(
+            counts,
+            lambda: jax.tree.map(jnp.add, total, visit(z, found, filtered, x, of_z)),
+            lambda: total,
+        )
         if update == "single_site":
-            return single_site(key_z, system, rows, z), moments
-        assert of_z is not None
-        uniform = jax.random.uniform(key_z, z.shape)
-        return discrete.sample(system.Pi, of_z, uniform), moments
+            return (single_site(key_z, system, rows, z), total), None
+        return (discrete.sample(system.Pi, of_z, jax.random.uniform(key_z, z.shape)), total), None
 
-    def add(carry: tuple[Array, Moments], key: Array) -> tuple[tuple[Array, Moments], None]:
-        z, moments = one(carry[0], key)
-        return (z, jax.tree.map(jnp.add, carry[1], moments)), None
-
-    keys = jax.random.split(key, num_draws)
-    if num_draws == 1:
-        return one(z, keys[0])[1]
-    shapes = jax.eval_shape(lambda: one(z, keys[0])[1])
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    (_, total), _ = lax.scan(add, (z, zero), keys)
-    return jax.tree.map(lambda m: m / num_draws, total)
+    count = num_burnin + num_draws
+    counts = jnp.arange(count) >= num_burnin
+    (_, total), _ = lax.scan(step, (z, zero), (jax.random.split(key, count), counts))
+    return total
 
 
 def known(x: Float[Array, "N n W"]) -> gaussian.Smoothed:
@@ -330,19 +349,6 @@ def moments_given(
     )
 
 
-def burn_in(
-    key: Array, system: System, rows: Rows, z: Array, update: Update, num_sweeps: int
-) -> Int[Array, "N W"]:
-    """Sweep without keeping anything but the last states."""
-    if num_sweeps == 0:
-        return z
-
-    def step(z: Array, key: Array) -> tuple[Array, None]:
-        return sweep(key, system, rows, z, update), None
-
-    return lax.scan(step, z, jax.random.split(key, num_sweeps))[0]
-
-
 def marginals(
     key: Array,
     system: System,
@@ -354,27 +360,19 @@ def marginals(
     num_draws: int,
 ) -> tuple[Float[Array, "L K W"], Float[Array, "L n W"], Float[Array, "L n n W"]]:
     """Average over sweeps P(z_t = k | x), E[x_t | z, y] and E[x_t x_tᵀ | z, y] of each row."""
-    key_burnin, key = jax.random.split(key)
-    z = burn_in(key_burnin, system, rows, z, update, num_burnin)
 
-    def add(carry: tuple[Array, Any], key: Array) -> tuple[tuple[Array, Any], None]:
-        key_x, key_z = jax.random.split(key)
-        z, total = carry
-        found, filtered = filter_x(system, rows, z)
+    def law_at(z: Array, found: Any, filtered: Any, x: Array, of_z: Any) -> Any:
+        del z, x
         of_x = gaussian.backward(found, None, filtered)
         mean = of_x.mean[1:]
         second = mean[:, :, None] * mean[:, None] + of_x.covariance[1:]
-        of_z = filter_z(system, _draw_x(key_x, found, filtered))
-        here = (discrete.backward(system.Pi, of_z), mean, second)
-        if update == "single_site":
-            z = single_site(key_z, system, rows, z)
-        else:
-            z = discrete.sample(system.Pi, of_z, jax.random.uniform(key_z, z.shape))
-        return (z, jax.tree.map(jnp.add, total, here)), None
+        return discrete.backward(system.Pi, of_z), mean, second
 
     L, W, (n, K) = z.shape[0] - 1, z.shape[1], system.A.shape[1:]
     zero = tuple(jnp.zeros((L, *shape, W), rows.y.dtype) for shape in ((K,), (n,), (n, n)))
-    (_, total), _ = lax.scan(add, (z, zero), jax.random.split(key, num_draws))
+    total = _sweeps(
+        key, system, rows, z, law_at, zero, update, num_burnin=num_burnin, num_draws=num_draws
+    )
     gamma, mean, second = (value / num_draws for value in total)
     return gamma, mean, second
 

@@ -116,7 +116,7 @@ class SLDS(Model):
     update: switching.Update = "blocked"
     start: switching.Start = "filtered"
     num_particles: int = 16
-    num_burnin: int = 2
+    num_burnin: int = 1
     num_draws: int = 2
     units: Units | None = None
 
