@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import enumerate_slds, finite_differences
 
 import sojourn as sj
+from oracles import enumerate_slds, finite_differences
 from sojourn import passes
 from sojourn.batch import Batch
 from sojourn.gibbs import AlternatingSweep
@@ -61,7 +61,7 @@ def windows_of(y, copies):
 
 @by_model
 def test_z_gradient_averaged_over_paths_is_the_gradient(name, x64):
-    """Fisher's identity: moments given each z, weighted by p(z | y), give finite differences of log p(y).
+    """Fisher's identity: moments given each z, weighted by p(z | y), give the gradient of log p(y).
 
     In all blocks, with a row and an entry missing; and so not zero, as in `MATH.md` §15.1.
     """

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import dense_gaussian, enumerate_slds
 
+from oracles import dense_gaussian, enumerate_slds
 from sojourn.messages import gaussian, particle, switching
 
 T = 4
@@ -77,9 +77,7 @@ def test_sweeps_have_the_enumerated_law(x64, update, first):
         system, rows = prepare(y, copies, first=first)
         key_start, key = jax.random.split(key)
         z = switching.draw_start(key_start, system, rows, num_particles=32)
-        return switching.marginals(
-            key, system, rows, z, update=update, num_burnin=15, num_draws=5
-        )
+        return switching.marginals(key, system, rows, z, update=update, num_burnin=15, num_draws=5)
 
     found = estimate(jax.random.key(0))
     for values, truth in zip(found, (exact.marginals, exact.mean, exact.second), strict=True):
@@ -169,9 +167,7 @@ def test_single_site_conditional_looks_at_the_state_ahead(x64):
     for path in exact.paths:
         expected = 1.0
         for t in range(T + 1):
-            weight = [
-                probability[(*path[:t], k, *z[t + 1 :])] for k in range(2)
-            ]
+            weight = [probability[(*path[:t], k, *z[t + 1 :])] for k in range(2)]
             expected *= weight[path[t]] / sum(weight)
         observed = (drawn == path[:, None]).all(0).mean()
         assert abs(observed - expected) < 4.8 * np.sqrt(expected * (1 - expected) / copies)

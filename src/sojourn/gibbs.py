@@ -110,9 +110,7 @@ class AlternatingSweep:
         return _conjugate_draw(self._model, key_params, coords, statistics)
 
     @double
-    def states(
-        self, key: Array, coords: Coords
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         """Draw the states of all series; returns their statistics, z and x, in order."""
         key_start, key_x, key_z = jax.random.split(key, 3)
         if self.z is None:

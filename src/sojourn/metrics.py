@@ -11,7 +11,6 @@ from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import estimated_score, full_statistics, total_score
 from sojourn.series import as_series
 
-
 # Particles of an estimated likelihood.
 _PARTICLES = 100
 

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from sojourn._linalg import cholesky, matmul, solve_lower
 from sojourn.messages.gaussian import Observations
 
-
 # Up to this many pairs of particle and state, cumulative sums and searches compare all with all.
 _FEW = 64
 
@@ -73,8 +72,8 @@ def draw_path(
 ) -> Int[Array, "S W"]:
     """Draw a path z for each window: the line of descent of one particle at the last row.
 
-    With one particle this is a draw forward, each state given the rows up to its own (`MATH.md` §9.3); its
-    law nears that of z given all rows as one over the number of particles.
+    With one particle this is a draw forward, each state given the rows up to its own (`MATH.md` §9.3);
+    its law nears that of z given all rows as one over the number of particles.
     """
     key_run, key_pick = jax.random.split(key)
     _, start, (states, parents) = _run(key_run, system, rows, num_particles, keep=True)
@@ -166,8 +165,9 @@ def _update(mean: Array, predicted: Array, y: Array, C: Array) -> tuple[Array, A
 def _systematic(weight: Array, u: Array, num: int) -> Array:
     """Draw `num` entries of weights (J, W) with the points (i + u) / num, one u for each window.
 
-    Each point is one of `num` strata, and their union over u covers (0, 1) evenly, so the expected number
-    of copies of an entry is num times its share: all that an unbiased estimate asks of resampling.
+    Each point is in one of `num` strata, and together, over u, they cover (0, 1) evenly: the expected
+    number of copies of an entry is `num` times its share, and more is not asked of resampling for an
+    unbiased estimate.
     """
     J = weight.shape[0]
     if J <= _FEW:
@@ -178,9 +178,9 @@ def _systematic(weight: Array, u: Array, num: int) -> Array:
     if J <= _FEW:
         index = (cumulative[:, None] <= points).sum(0)
     else:
-        index = jax.vmap(
-            lambda c, q: jnp.searchsorted(c, q, side="right"), in_axes=1, out_axes=1
-        )(cumulative, points)
+        index = jax.vmap(lambda c, q: jnp.searchsorted(c, q, side="right"), in_axes=1, out_axes=1)(
+            cumulative, points
+        )
     # Rounding may place the last point behind the last entry.
     return jnp.minimum(index, J - 1).astype(jnp.int32)
 

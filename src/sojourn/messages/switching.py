@@ -72,9 +72,12 @@ def make_system(
     initial: tuple[Float[Array, "K"], Float[Array, "n n"]],
     first: Bool[Array, "W"],
 ) -> System:
-    """Return the dynamics, with the law before each window: `initial` at the start of a series, else
-    the stationary one at these parameters (`MATH.md` §9.5, §12.1)."""
-    n, K = A.shape[1:]
+    """Return the dynamics, with the law before each window.
+
+    That is `initial` at the start of a series, else the stationary law at these parameters (`MATH.md`
+    §9.5, §12.1).
+    """
+    n = A.shape[0]
     inverse = solve_lower(psi, jnp.broadcast_to(_eye(n, psi), psi.shape))
     Q = matmul(_t(inverse), inverse)
     edge_law, edge = stationary_moments(Pi, A, Q)
@@ -106,8 +109,8 @@ def stationary_moments(
 
         S_k = A_k (Σ_j B_kj S_j) A_kᵀ + Q_k,    B_kj = π_j Π_jk / π_k
 
-    `MATH.md` §9.5, V_k being E[x xᵀ 1{z = k}] and B the chain seen backward. The horizon is doubled until
-    nothing moves. Where the process is not stable in mean square, or nearly not, the sum stops early:
+    `MATH.md` §9.5, V_k being E[x xᵀ 1{z = k}] and B the chain seen backward. The horizon is doubled
+    until nothing moves. Where the process is not stable in mean square, or nearly not, the sum stops early:
     the law of x after as many rows as keep it below a millionfold of Q, a wide law to start from. A
     state that is never visited has its own Q.
     """
@@ -151,7 +154,7 @@ def draw_start(
         rows: The data.
         method: "filtered" draws each state forward given the rows up to its own; "rows" draws all given
             x' = y, for emissions whose first n columns are x with noise.
-        num_particles: Draws forward among which one is chosen, for "filtered"; more leave less to burn-in.
+        num_particles: Draws forward among which one is chosen; more leave less to burn-in.
     """
     if method == "filtered":
         return particle.draw_path(key, system, rows.whitened, num_particles)
@@ -193,7 +196,7 @@ def filter_z(system: System, x: Float[Array, "N n W"]) -> discrete.Filtered:
 
 def log_density(system: System, x: Float[Array, "N n W"]) -> Float[Array, "L K W"]:
     """Return log N(x_t; A_k x_{t−1}, Q_k)."""
-    n, K = system.A.shape[1:]
+    n = system.A.shape[0]
     # ψᵀ (x_t − A x_{t−1}) as one product with (x_t, x_{t−1}).
     whitening = jnp.concatenate([_t(system.psi), -matmul(_t(system.psi), system.A)], axis=1)
     pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
@@ -243,6 +246,7 @@ def expected_moments(
         num_burnin: Sweeps before the first that counts.
         num_draws: Sweeps that count.
     """
+
     def moments_at(z: Array, found: Any, filtered: Any, x: Array, of_z: Any) -> Moments:
         law = gaussian.backward(found, None, filtered) if estimator == "z" else known(x)
         return moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
@@ -270,7 +274,7 @@ def _sweeps(
     num_burnin: int,
     num_draws: int,
 ) -> Any:
-    """Add up what `visit` returns for z, the filter of x given z, a draw of x, and the filter of z given x.
+    """Add up what `visit` returns for z, the filter of x given z, a draw of x, the filter of z given x.
 
     One loop for burn-in and draws: its body, most of what there is to compile, stands in it once.
     """
@@ -311,7 +315,7 @@ def moments_given(
     law: gaussian.Smoothed,
     of_z: Int[Array, "N W"] | discrete.Filtered,
 ) -> Moments:
-    """Return the moments of x with this law and of z, given as states or as their filtered law given x."""
+    """Return the moments of x with this law and of z, given by states or by their filter given x."""
     K, n, W = system.A.shape[2], system.A.shape[0], weight.shape[1]
     mean, before = law.mean[1:], law.mean[:-1]
     parts = (
@@ -377,16 +381,14 @@ def marginals(
     return gamma, mean, second
 
 
-def single_site(
-    key: Array, system: System, rows: Rows, z: Int[Array, "N W"]
-) -> Int[Array, "N W"]:
+def single_site(key: Array, system: System, rows: Rows, z: Int[Array, "N W"]) -> Int[Array, "N W"]:
     """Draw each z_t in turn given all others, x integrated out. `MATH.md` §9.2.
 
         p(z_t = k | others, y) ∝ Π[z_{t−1}, k] Π[k, z_{t+1}] ∫ N(x; A_k m, A_k P A_kᵀ + Q_k) β(x) dx
 
     with N(m, P) the filtered law before row t and β the likelihood of row t and all later ones. These
-    β are computed once, from right to left, and the filter moves along with the draws from left to right:
-    O(L), not O(L²), for a sweep.
+    β are computed once, from right to left, and the filter moves along with the draws from left to
+    right: O(L), not O(L²), for a sweep.
     """
     uniform = jax.random.uniform(key, z.shape)
     betas = _likelihoods_ahead(system, rows, z)

@@ -1,6 +1,6 @@
 """Switching linear dynamical system.
 
-Legend: z discrete state, x (n) continuous state, y (m) row; Π (K, K); A, Q (K, n, n); C (m, n), R (m, m).
+Legend: z discrete and x (n) continuous state, y (m) row; Π (K, K); A, Q (K, n, n); C (m, n), R (m, m).
 `MATH.md` §9.
 """
 
@@ -56,7 +56,8 @@ _LINEAR = (
 class SLDS(Model):
     """Switching linear dynamical system: a linear Gaussian model whose dynamics follow a Markov chain.
 
-        z_t | z_{t−1} ~ Π[z_{t−1}],    x_t | x_{t−1}, z_t = k ~ N(A_k x_{t−1}, Q_k),    y_t | x_t ~ N(C x_t, R)
+        z_t | z_{t−1} ~ Π[z_{t−1}]
+        x_t | x_{t−1}, z_t = k ~ N(A_k x_{t−1}, Q_k),    y_t | x_t ~ N(C x_t, R)
 
     C is that of `LGSSM`: identified by default. Windows inside a series start from the stationary law
     of (z, x); where the process has none, from a wide one.
@@ -69,8 +70,8 @@ class SLDS(Model):
 
     Priors: Π_k ~ Dirichlet(α); the others as in `LGSSM`, the same for all states.
 
-    Parameters: `transition_matrix` (K, K), `A` (K, n, n), `Q` (K, n, n), `C` (m, n), `R` (m, m). A `C` that is
-    fixed in whole is a constant: it may be left out of parameters and is not drawn.
+    Parameters: `transition_matrix` (K, K), `A` (K, n, n), `Q` (K, n, n), `C` (m, n), `R` (m, m). A `C`
+    that is fixed in whole is a constant: it may be left out of parameters and is not drawn.
 
     Args:
         num_states: Number of discrete states K.
@@ -92,7 +93,7 @@ class SLDS(Model):
         update: "blocked" draws all of x given z, then all of z given x; "single_site" each z_t in turn
             with x integrated out.
         start: Where sweeps begin: "filtered" draws z forward along with the filter, among particles;
-            "rows" draws z as if the first n columns were x, for an emission that begins with the identity.
+            "rows" draws z as if the first n columns were x, where C begins with the identity.
         num_particles: Particles in each window, for the start of sweeps and for scores of windows.
         num_burnin: Sweeps before those that count.
         num_draws: Sweeps that count.
@@ -204,7 +205,7 @@ class SLDS(Model):
     @property
     def param_shapes(self) -> dict[str, tuple[int, ...]]:
         K = self.num_states
-        shapes = {name: shape for name, shape in self.linear.param_shapes.items()}
+        shapes = self.linear.param_shapes
         return {
             "transition_matrix": (K, K),
             **shapes,
@@ -331,9 +332,9 @@ class SLDS(Model):
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        """Return probabilities of z, means and lower triangles of covariances of x, averaged over sweeps.
+        """Return probabilities of z, means and lower triangles of covariances of x, by row.
 
-        Monte Carlo results cannot be compared at seams.
+        Averages over sweeps; Monte Carlo results cannot be compared at seams.
         """
         del seam
         key_start, key_sweeps = jax.random.split(_own_key(batch))
@@ -359,9 +360,7 @@ class SLDS(Model):
         rows, nothing = self.window_marginals(coords, batch, seam, missing)
         return jnp.argmax(rows[:, : self.num_states], axis=1), nothing
 
-    def window_starts(
-        self, key: Array, coords: Coords, batch: Batch, missing: Missing
-    ) -> Array:
+    def window_starts(self, key: Array, coords: Coords, batch: Batch, missing: Missing) -> Array:
         """Draw z of each row, (L, W), for Gibbs sweeps to begin from."""
         system, rows = self.prepare(coords, batch, missing)
         return switching.draw_start(key, system, rows, self.start, self.num_particles)[1:]
@@ -377,10 +376,10 @@ class SLDS(Model):
     ) -> tuple[tuple[dict[str, Any], Array], Edges]:
         """Draw x given z, which stands in one more column of the rows behind the data.
 
-        Returns statistics of the emission alone and, for each row, x and x of the row before, (L, 2n, W).
+        Returns statistics of the emission alone and, by row, x and x of the row before, (L, 2n, W).
         """
         system, rows = self.prepare(coords, batch, missing)
-        n, L = self.state_dim, batch.weight.shape[0]
+        n = self.state_dim
         column = batch.y[:, self.emission_dim]
         z = jnp.where(jnp.isnan(column), 0.0, column).astype(jnp.int32)
         # The state before the row is not known; what starts from it is forgotten within the buffer, and
