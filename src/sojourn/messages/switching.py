@@ -110,9 +110,9 @@ def stationary_moments(
         S_k = A_k (Σ_j B_kj S_j) A_kᵀ + Q_k,    B_kj = π_j Π_jk / π_k
 
     `MATH.md` §9.5, V_k being E[x xᵀ 1{z = k}] and B the chain seen backward. The horizon is doubled
-    until nothing moves. Where the process is not stable in mean square, or nearly not, the sum stops early:
-    the law of x after as many rows as keep it below a millionfold of Q, a wide law to start from. A
-    state that is never visited has its own Q.
+    until nothing moves. Where the process is not stable in mean square, or nearly not, the sum stops
+    early: the law of x after as many rows as keep it below a millionfold of Q, a wide law to start from.
+    A state that is never visited has its own Q.
     """
     n, K = A.shape[1:]
     pi = discrete.stationary(Pi)
