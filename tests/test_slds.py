@@ -301,3 +301,30 @@ def test_bad_settings_are_said():
     square, _ = MODELS["square"]
     with pytest.raises(ValueError, match="contradicts"):
         square.to_coords({**PARAMS, "C": 2 * np.eye(2)})
+
+
+def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
+    """What `choose` measures is the effect of hidden rows, not Monte Carlo noise."""
+    from sojourn.buffers import window_gradients
+    from sojourn.dynamics import SGRLD
+    from sojourn.gradients import windowed
+    from sojourn.tuning import pilot_at
+
+    model = sj.SLDS(2, 2, 2)
+    _, y = model.simulate(PARAMS, 400, seed=0)
+    series, coords = sj.as_series(y), model.to_coords(PARAMS)
+    pilot = pilot_at(model, series, coords)[0]
+    estimator, source = windowed(model.coupled(), series, sj.Windows(5, 32, 32))
+    estimator = dataclasses.replace(estimator, missing="rows")
+    key = jax.random.key(0)
+
+    def measure(buffer):
+        found = window_gradients(estimator, SGRLD(), source, key, coords, pilot, buffer)
+        return np.asarray(found)
+
+    reference = measure(32)
+    noise = np.linalg.norm(reference - reference.mean(0))
+    error = [np.linalg.norm(measure(b) - reference) / noise for b in (0, 2, 4, 8, 16)]
+    assert error[0] > 0.05
+    assert error[3] < error[0] / 4
+    assert error[4] < 1e-2

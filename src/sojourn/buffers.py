@@ -36,18 +36,15 @@ def window_gradients(
     key: Array,
     coords: Coords,
     pilot: Mapping[str, Pilot],
-    buffer: Array | int | None = None,
-    repeat: Array | int = 0,
+    buffer: Array | None = None,
 ) -> Array:
     """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
 
     With a `buffer`, rows further than that from the rows that count are treated as missing. Inside a
     series this equals a window with that buffer: the stationary edge law passes through missing rows
-    unchanged, and missing rows after the window carry nothing back. `repeat` changes the random numbers
-    of Monte Carlo expectations, not the windows.
+    unchanged, and missing rows after the window carry nothing back.
     """
     key_windows, key_states = jax.random.split(key)
-    key_states = jax.random.fold_in(key_states, repeat)
     model, batch = estimator.model, estimator.batch(source, key_windows)
     if buffer is not None:
         batch = batch._replace(y=_hide(batch, buffer, model.num_lags))
@@ -86,28 +83,24 @@ def choose(
     as the longest tried; a buffer passes if it and all longer ones are below the tolerance. If none
     does, the longest is returned, with an error above the tolerance.
 
-    Where expectations are Monte Carlo averages, differences hold their noise as well; it is measured by
-    repetition, and taken off.
+    Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the model is
+    one whose draws far from a change stay as they were.
     """
     assert windows.length is not None
     sized = Windows(windows.length, 2 * _LADDER[-1], 64, windows.scheme)
-    estimator, source = windowed(model.precise(), series, sized)
+    estimator, source = windowed(model.coupled(), series, sized)
     if estimator.missing == "none":
         estimator = dataclasses.replace(estimator, missing="rows")
 
-    def measure(buffer: int, repeat: int) -> np.ndarray:
-        found = window_gradients(estimator, sampler, source, key, coords, pilot, buffer, repeat)
+    def measure(buffer: int) -> np.ndarray:
+        found = window_gradients(estimator, sampler, source, key, coords, pilot, buffer)
         return np.asarray(found)
 
-    reference, floor = measure(2 * _LADDER[-1], 0), 0.0
-    exact = model.regimes is None
-    if not exact:
-        floor = np.square(measure(2 * _LADDER[-1], 1) - reference).sum(1).mean()
+    reference = measure(2 * _LADDER[-1])
     noise = np.sqrt(np.square(reference - reference.mean(0)).sum(1).mean())
 
     def error_of(buffer: int) -> float:
-        square = np.square(measure(buffer, 0 if exact else 2) - reference).sum(1).mean()
-        return float(np.sqrt(max(square - floor, 0.0)) / noise)
+        return float(np.sqrt(np.square(measure(buffer) - reference).sum(1).mean()) / noise)
 
     chosen, error = _LADDER[-1], error_of(_LADDER[-1])
     for buffer in reversed(_LADDER[:-1]):

@@ -115,7 +115,8 @@ def _run(
             values = values.reshape(*values.shape[:lead], K * N, W)
             return jnp.take_along_axis(values, index[(None,) * lead], axis=lead)
 
-        law = _update(*lax.optimization_barrier((pick(mean), pick(covariance))), y, c)
+        mean, covariance = lax.optimization_barrier((pick(mean), pick(covariance)))
+        law = _update(mean, covariance, y, c)
         kept = Particles((index // N).astype(jnp.int32), *law)
         return kept, (score, (kept.z, index % N) if keep else None)
 

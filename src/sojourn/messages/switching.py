@@ -132,7 +132,7 @@ def stationary_moments(
         settled = jnp.abs(grown - S).max() <= jnp.finfo(S.dtype).eps * jnp.abs(S).max()
         return (count < _DOUBLINGS) & within(grown) & ~settled
 
-    def double_horizon(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
+    def double_horizon(carry: tuple[Array, Array, Array, Array]) -> Any:
         count, power, _, grown = carry
         power = power @ power
         return count + 1, power, grown, grown + power @ grown

@@ -188,8 +188,11 @@ class Model(abc.ABC):
         """Return an estimate of Σ_t w_t log p(y_t | earlier rows) of each window, (W,)."""
         raise NotImplementedError
 
-    def precise(self) -> Self:
-        """Return the model with little Monte Carlo noise in its expectations, for measurements."""
+    def coupled(self) -> Self:
+        """Return the model with Monte Carlo draws that a change far away leaves as they were.
+
+        For the measurement of small differences with common random numbers.
+        """
         return self
 
     def missing_kind(self, missing: Missing) -> Missing:

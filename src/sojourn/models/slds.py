@@ -295,8 +295,11 @@ class SLDS(Model):
             num_draws=self.num_draws,
         )
 
-    def precise(self) -> "SLDS":
-        return dataclasses.replace(self, num_draws=max(_PRECISE_DRAWS, self.num_draws))
+    def coupled(self) -> "SLDS":
+        """Blocked sweeps from one particle: draws by inversion meet again, numbers of particles do not."""
+        return dataclasses.replace(
+            self, update="blocked", num_particles=1, num_burnin=5, num_draws=_COUPLED_DRAWS
+        )
 
     def collect(self, moments: switching.Moments) -> dict[str, Any]:
         m = moments
@@ -482,8 +485,8 @@ class SLDS(Model):
             return {"z": np.array(z), "x": np.array(x)}, np.array(y)
 
 
-# Sweeps that count where an expectation is measured, not used in a step.
-_PRECISE_DRAWS = 50
+# Sweeps that count where differences of gradients are measured.
+_COUPLED_DRAWS = 20
 
 # Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
 # their error is a few hundredths at most.
