@@ -274,7 +274,8 @@ def test_one_state_makes_the_particle_filter_exact(x64):
         jnp.ones(2, bool),
     )
     _, rows = prepare(y, 2)
-    found = particle.log_likelihood(jax.random.key(0), system, rows.whitened, 2).sum(0)
+    estimate = jax.jit(particle.log_likelihood, static_argnums=3)
+    found = estimate(jax.random.key(0), system, rows.whitened, 2).sum(0)
     law = (np.zeros(2), INITIAL[1])
     exact = dense_gaussian(one["A"][0], one["Q"][0], PARAMS["C"], PARAMS["R"], law, y)
     np.testing.assert_allclose(found, exact.log_likelihood, rtol=1e-10)

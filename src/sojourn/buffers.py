@@ -83,8 +83,8 @@ def choose(
     as the longest tried; a buffer passes if it and all longer ones are below the tolerance. If none
     does, the longest is returned, with an error above the tolerance.
 
-    Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the model is
-    one whose draws far from a change stay as they were.
+    Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the model
+    is one whose draws far from a change stay as they were.
     """
     assert windows.length is not None
     sized = Windows(windows.length, 2 * _LADDER[-1], 64, windows.scheme)

@@ -296,7 +296,7 @@ class SLDS(Model):
         )
 
     def coupled(self) -> "SLDS":
-        """Blocked sweeps from one particle: draws by inversion meet again, numbers of particles do not."""
+        """Sweep in blocks from one particle: draws by inversion meet again, particles do not."""
         return dataclasses.replace(
             self, update="blocked", num_particles=1, num_burnin=5, num_draws=_COUPLED_DRAWS
         )
