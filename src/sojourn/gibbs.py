@@ -128,8 +128,8 @@ class AlternatingSweep:
         def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
             return _start(self._model, key, coords, batch, drawn, core, missing)
 
-        results, tiles, _ = run(self._model, self._series, kernel, values=self._values)
-        return in_order(tiles, results)
+        z, _, _ = run(self._model, self._series, kernel, values=self._values, by_row=True)
+        return z
 
     def _with_first(self, pairs: np.ndarray) -> Series:
         """Return x of all series, each with the state before its first row; rows hold (x_t, x_{t−1})."""

@@ -490,27 +490,21 @@ class LGSSM(Model):
             y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
         moments = gaussian.expected_moments(known, None, batch.weight, y, seen)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
-        found = self._edges(done, seam, None)
-        # A state and the one before it: the transition across the seam.
-        pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(done.scale, 2)[:, None]
-        ahead = jnp.minimum(seam.stop, L - 1)
-        found = found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))
-        return (statistics, x[1:]), found
+        compared = with_paths(self._edges(done, seam, None), x, done.scale, seam)
+        return (statistics, x[1:]), compared
 
     def _edges(self, done: Pass, seam: Seam, smoothed: gaussian.Smoothed | None) -> Edges:
         """Return the filtered and, where there are any, the smoothed moments at the seams."""
-        L = done.filtered.previous.shape[0]
-        means = jnp.concatenate([done.filtered.previous, done.filtered.last[None]])
-        spreads = jnp.concatenate([done.gains.previous, done.gains.last[None]])
-        start, stop = seam.start, jnp.minimum(seam.stop, L)
-        ends = [_message(done, means, spreads, row) for row in (start, stop)]
+        found = filtered_edges(done.gains, done.filtered, done.first, done.scale, seam)
         if smoothed is None:
-            nothing = jnp.zeros((1, means.shape[2]))
-            return Edges(*ends, nothing, nothing)
-        # Moments after the state before the first row: `mean[1:]` are those of rows.
-        rows = (start + 1, jnp.minimum(seam.stop, L - 1) + 1)
-        behind = [_message(done, smoothed.mean, smoothed.covariance, row) for row in rows]
-        return Edges(*ends, *behind)
+            return found
+        # `smoothed` begins with the state before the first row.
+        L = done.filtered.previous.shape[0]
+        message = functools.partial(
+            _message, smoothed.mean, smoothed.covariance, done.first, done.scale
+        )
+        ahead = message(jnp.minimum(seam.stop, L - 1) + 1)
+        return found._replace(own=message(seam.start + 1), ahead=ahead)
 
     @property
     def seam_tolerance(self) -> float:
@@ -608,15 +602,40 @@ def _prior_draw(model: LGSSM, key: Array, empty: Any) -> dict[str, Array]:
     return model.conjugate_draw(key, model.center(empty), empty)
 
 
-def _message(done: Pass, means: Array, covariances: Array, row: Array) -> Array:
+def filtered_edges(
+    found: gaussian.Gains,
+    filtered: gaussian.Filtered,
+    first: Array | None,
+    scale: Array,
+    seam: Seam,
+) -> Edges:
+    """Return the filtered moments at the seams; nothing backward."""
+    L = filtered.previous.shape[0]
+    means = jnp.concatenate([filtered.previous, filtered.last[None]])
+    covariances = jnp.concatenate([found.previous, found.last[None]])
+    before = _message(means, covariances, first, scale, seam.start)
+    at_end = _message(means, covariances, first, scale, jnp.minimum(seam.stop, L))
+    nothing = jnp.zeros((1, means.shape[2]))
+    return Edges(before, at_end, nothing, nothing)
+
+
+def _message(
+    means: Array, covariances: Array, first: Array | None, scale: Array, row: Array
+) -> Array:
     """Return, at one row of each window, means over the state's scale and logs of variances, (2n, W)."""
-    n = means.shape[1]
-    variances = jnp.stack([covariances[:, a, a] for a in range(n)], axis=1)
-    if done.first is None:
+    variances = jnp.stack([covariances[:, a, a] for a in range(means.shape[1])], axis=1)
+    if first is None:
         picked = rows_at(variances, row)
     else:
-        picked = jnp.where(done.first, variances[row, :, 1].T, variances[row, :, 0].T)
-    return jnp.concatenate([rows_at(means, row) / done.scale[:, None], jnp.log(picked)])
+        picked = jnp.where(first, variances[row, :, 1].T, variances[row, :, 0].T)
+    return jnp.concatenate([rows_at(means, row) / scale[:, None], jnp.log(picked)])
+
+
+def with_paths(found: Edges, x: Array, scale: Array, seam: Seam) -> Edges:
+    """Add what tells sampled paths (L+1, n, W) apart: a state and the one before it, at the seams."""
+    pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(scale, 2)[:, None]
+    ahead = jnp.minimum(seam.stop, pair.shape[0] - 1)
+    return found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))
 
 
 def _draw(key: Array, covariance: Array, seen: Array) -> Array:

@@ -17,7 +17,7 @@ from jax import Array, lax
 from sojourn._linalg import matmul
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_size, shown
-from sojourn.batch import Batch, Edges, Seam, edges
+from sojourn.batch import Batch, Edges, Seam
 from sojourn.blocks import (
     Block,
     Emission,
@@ -335,7 +335,7 @@ class SLDS(Model):
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        """Return probabilities of z, means and lower triangles of covariances of x, by row.
+        """Return probabilities of z, means and covariances of x, by row.
 
         Averages over sweeps; Monte Carlo results cannot be compared at seams.
         """
@@ -352,9 +352,9 @@ class SLDS(Model):
             num_burnin=self.num_burnin,
             num_draws=max(_SMOOTHING_DRAWS, self.num_draws),
         )
-        i, j = np.tril_indices(self.state_dim)
-        covariance = second[:, i, j] - mean[:, i] * mean[:, j]
-        return jnp.concatenate([gamma, mean, covariance], axis=1), _nothing(batch)
+        covariance = second - mean[:, :, None] * mean[:, None]
+        flat = covariance.reshape(covariance.shape[0], -1, covariance.shape[3])
+        return jnp.concatenate([gamma, mean, flat], axis=1), _nothing(batch)
 
     def window_paths(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
@@ -382,7 +382,6 @@ class SLDS(Model):
         Returns statistics of the emission alone and, by row, x and x of the row before, (L, 2n, W).
         """
         system, rows = self.prepare(coords, batch, missing)
-        n = self.state_dim
         column = batch.y[:, self.emission_dim]
         z = jnp.where(jnp.isnan(column), 0.0, column).astype(jnp.int32)
         # The state before the row is not known; what starts from it is forgotten within the buffer, and
@@ -399,11 +398,10 @@ class SLDS(Model):
         m = gaussian.expected_moments(known, None, batch.weight, y, seen)
         m = jax.tree.map(lambda total: total.sum(-1), m)
         statistics = RegressionStatistics(n=m.rows, yy=m.yy, yx=m.yx, xx=m.xx)
+        scale = jnp.sqrt(jnp.stack([system.Q[a, a].max() for a in range(self.state_dim)]))
+        compared = lgssm.filtered_edges(found, filtered, None, scale, seam)
+        compared = lgssm.with_paths(compared, x, scale, seam)
         pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
-        scale = jnp.sqrt(jnp.stack([system.Q[a, a].max() for a in range(n)]))
-        previous = lgssm._message(filtered.previous, found.previous, scale)
-        last = lgssm._message(filtered.last[None], found.last[None], scale)[0]
-        compared = edges(previous, last, pair / jnp.tile(scale, 2)[:, None], seam)
         return ({self.emission.names[0]: statistics}, pair), compared
 
     @property
