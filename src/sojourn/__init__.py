@@ -6,7 +6,7 @@ from sojourn.dynamics import SGLD, SGRLD, Decay
 from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
-from sojourn.metrics import log_likelihood
+from sojourn.metrics import em_lower_bound, log_likelihood, predictive_score
 from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
 from sojourn.series import Series, Windows, as_series
@@ -27,8 +27,10 @@ __all__ = [
     "Windows",
     "as_series",
     "decode",
+    "em_lower_bound",
     "gradient",
     "log_likelihood",
+    "predictive_score",
     "sample",
     "smooth",
 ]

@@ -64,6 +64,11 @@ def edges(previous: Array, last: Array, backward: Array, seam: Seam) -> Edges:
     )
 
 
+def earlier(seam: Seam, horizon: int) -> Seam:
+    """Return the seam seen from `horizon` rows before, where what predicts its rows is known."""
+    return Seam(jnp.maximum(seam.start - horizon, 0), jnp.maximum(seam.stop - horizon, 0))
+
+
 def rows_at(rows: Array, index: Array) -> Array:
     """Return rows[index[w], :, w] for each window w."""
     return jnp.take_along_axis(rows, index[None, None, :], axis=0)[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from sojourn._validation import check_size
 from sojourn.align import align_chains
-from sojourn.metrics import log_likelihood
+from sojourn.metrics import log_likelihood, predictive_score
 from sojourn.models.base import Model
 from sojourn.series import Series, as_series
 from sojourn.states import Method, best_path, check_method, smooth
@@ -81,6 +81,17 @@ class Fit:
         values = [log_likelihood(self.model, p, series) for p in self.draws(num_draws)]
         top = max(values)
         return float(top + np.log(np.mean(np.exp(np.asarray(values) - top))))
+
+    def predictive_score(
+        self, data: Any, horizon: int = 10, num_draws: int = _AVERAGED_DRAWS
+    ) -> float:
+        """Return `sojourn.predictive_score` of (held-out) data, averaged over the posterior.
+
+        The average is over the sums of log-densities, as in the paper's figures.
+        """
+        series = self.as_series(data)
+        values = [predictive_score(self.model, p, series, horizon) for p in self.draws(num_draws)]
+        return float(np.mean(values))
 
     def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
         """Return the law of the state at each row, averaged over the posterior."""

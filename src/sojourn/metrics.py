@@ -8,7 +8,7 @@ from jax import Array
 from sojourn._precision import double
 from sojourn._validation import check_seed, check_size
 from sojourn.models.base import Model, Params, check_lags, check_model
-from sojourn.passes import estimated_score, full_statistics, total_score
+from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
 from sojourn.series import as_series
 
 # Particles of an estimated likelihood.
@@ -37,14 +37,60 @@ def log_likelihood(
     check_lags(model, series)
     raw, coords = raw_units(model, params)
     if model.regimes is None:
-        if num_particles is not None:
-            raise ValueError(
-                f"the likelihood of {type(model).__name__} is exact; leave num_particles out"
-            )
+        _refuse_particles(model, num_particles)
         return total_score(raw, coords, series)[0]
     count = _PARTICLES if num_particles is None else num_particles
     check_size("num_particles", count)
     return estimated_score(raw, coords, series, key, count)
+
+
+@double
+def predictive_score(
+    model: Model,
+    params: Params,
+    data: Any,
+    horizon: int = 10,
+    *,
+    seed: int = 0,
+    num_particles: int | None = None,
+) -> float:
+    """Return Σ_t log p(y_{t+h} | y_1, …, y_t, params), h the horizon: how well rows ahead are predicted.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        horizon: How many rows ahead.
+        seed: As in `log_likelihood`.
+        num_particles: As in `log_likelihood`.
+    """
+    check_model(model)
+    check_size("horizon", horizon)
+    key = jax.random.key(check_seed(seed))
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    longest = max(series.lengths) - model.num_lags
+    if horizon >= longest:
+        raise ValueError(f"horizon={horizon} leaves no row to predict in {longest} rows")
+    if model.num_lags and horizon > 1:
+        raise ValueError(
+            f"the rows ahead of {type(model).__name__} depend on rows in between, which horizon="
+            f"{horizon} leaves out; use horizon=1"
+        )
+    raw, coords = raw_units(model, params)
+    if model.regimes is None:
+        _refuse_particles(model, num_particles)
+        return total_prediction(raw, coords, series, horizon)[0]
+    count = _PARTICLES if num_particles is None else num_particles
+    check_size("num_particles", count)
+    return estimated_score(raw, coords, series, key, count, horizon)
+
+
+def _refuse_particles(model: Model, num_particles: int | None) -> None:
+    if num_particles is not None:
+        raise ValueError(
+            f"the likelihood of {type(model).__name__} is exact; leave num_particles out"
+        )
 
 
 @double

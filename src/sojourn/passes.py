@@ -275,9 +275,14 @@ def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, fl
 
 @double
 def estimated_score(
-    model: Model, coords: Coords, series: Series, key: Array, num_particles: int
+    model: Model,
+    coords: Coords,
+    series: Series,
+    key: Array,
+    num_particles: int,
+    horizon: int | None = None,
 ) -> float:
-    """Return an estimate of the log-likelihood, each series one window.
+    """Return an estimate of the log-likelihood, each series one window; or of predictions.
 
     Series of like lengths, within a factor of two, run together.
     """
@@ -291,21 +296,49 @@ def estimated_score(
         which = np.flatnonzero(size == exponent)
         drawn = jax.tree.map(lambda field, w=which: jnp.asarray(field[w]), every)
         rows = int(every.length[which].max())
+        if horizon is not None and rows <= horizon:
+            continue
         pad = bool(every.length[which].min() < rows)
         batch = gather(values, drawn, rows, num_lags=model.num_lags, windows=None, pad=pad)
         kind: Missing = model.missing_kind(series.missing) if not pad else missing
         scores = _estimate(
-            model, jax.random.fold_in(key, exponent), coords, batch, kind, num_particles
+            model, jax.random.fold_in(key, exponent), coords, batch, kind, num_particles, horizon
         )
         total += float(scores.sum())
     return total
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
 def _estimate(
-    model: Model, key: Array, coords: Coords, batch: Batch, missing: Missing, num_particles: int
+    model: Model,
+    key: Array,
+    coords: Coords,
+    batch: Batch,
+    missing: Missing,
+    num_particles: int,
+    horizon: int | None,
 ) -> Array:
-    return model.estimate_scores(key, coords, batch, missing, num_particles)
+    return model.estimate_scores(key, coords, batch, missing, num_particles, horizon)
+
+
+def total_prediction(
+    model: Model, coords: Coords, series: Series, horizon: int
+) -> tuple[float, float]:
+    """Return Σ_t log p(y_t | rows up to t − horizon), and the largest difference at a seam."""
+
+    def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
+        del core
+        return _predict(model, coords, batch, drawn, missing, horizon)
+
+    results, _, gap = run(model, series, kernel, buffer=_FIRST_BUFFER + horizon)
+    return float(sum(r.sum() for r in results)), gap
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def _predict(
+    model: Model, coords: Coords, batch: Batch, drawn: Drawn, missing: Missing, horizon: int
+) -> tuple[Array, Edges]:
+    return model.window_predictions(coords, batch, seam(drawn), missing, horizon)
 
 
 def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:

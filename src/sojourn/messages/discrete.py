@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.scipy.special import logsumexp
 from jaxtyping import Bool, Float, Int
 
 # Up to this many states a product with Π is written out, which fuses with its neighbours.
@@ -66,6 +67,14 @@ def forward(
 
     last, (previous, log_normalizer) = lax.scan(step, initial, log_f)
     return Filtered(previous, last, log_normalizer)
+
+
+def predict(
+    Pi: Float[Array, "K K"], law: Float[Array, "M K W"], log_f: Float[Array, "M K W"], horizon: int
+) -> Float[Array, "M W"]:
+    """Return log Σ_j (α Π^h)_j f(j): the density of rows `horizon` transitions after these laws."""
+    predicted = jnp.einsum("mkw,kj->mjw", law, jnp.linalg.matrix_power(Pi, horizon))
+    return logsumexp(log_f, b=predicted, axis=1)
 
 
 def backward(Pi: Float[Array, "K K"], filtered: Filtered) -> Float[Array, "L K W"]:

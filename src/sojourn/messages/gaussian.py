@@ -213,6 +213,37 @@ def forward(
     return Filtered(previous, last, log_normalizer)
 
 
+def predict(
+    A: Float[Array, "n n"],
+    Q: Float[Array, "n n"],
+    found: Gains,
+    first: Bool[Array, "W"] | None,
+    filtered: Filtered,
+    observations: Observations,
+    horizon: int,
+) -> Float[Array, "M W"]:
+    """Return log p(y_t | rows up to t − horizon) of each row but the first `horizon` ones."""
+    L = filtered.previous.shape[0]
+    power, spread = jnp.eye(A.shape[0], dtype=A.dtype), jnp.zeros_like(Q)
+    for _ in range(horizon):
+        power, spread = A @ power, A @ spread @ A.T + Q
+    # `previous[t]` is the law at row t − 1: that at row t − h predicts row t.
+    mean = _apply_rows(power[None, :, :, None], filtered.previous[1 : L - horizon + 1])
+    lifted = power[:, :, None, None]
+    covariance = jnp.moveaxis(found.previous[1 : L - horizon + 1], 0, 2)
+    covariance = matmul(matmul(lifted, covariance), _t(lifted)) + spread[:, :, None, None]
+    C = observations.C if observations.C.shape[0] == 1 else observations.C[horizon:]
+    c = jnp.moveaxis(C, 0, 2)
+    innovation = _symmetric(matmul(matmul(c, covariance), _t(c))) + _eye(c.shape[0], covariance)
+    root = cholesky(innovation)
+    N = solve_lower(root, _eye(c.shape[0], root) * jnp.ones_like(root))
+    pick = _picker(first)
+    residual = observations.y[horizon:] - _apply_rows(C, mean)
+    white = _apply_rows(jnp.moveaxis(pick(N), 2, 0), residual)
+    log_scale = pick(jnp.log(_diagonal(N)).sum(0))
+    return observations.log_constant[horizon:] + log_scale - 0.5 * jnp.square(white).sum(1)
+
+
 def backward(found: Gains, first: Bool[Array, "W"] | None, filtered: Filtered) -> Smoothed:
     """Smooth: moments of all states of each window, the covariances by variant."""
     pick = _picker(first)

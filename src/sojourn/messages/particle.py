@@ -6,6 +6,7 @@ states K, then particles N, then windows W.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -64,7 +65,43 @@ def log_likelihood(
         rows: Whitened rows.
         num_particles: Number N of particles in each window.
     """
-    return _run(key, system, rows, num_particles, keep=False)[0]
+    return _run(key, system, rows, num_particles)[0]
+
+
+def predict(
+    key: Array, system: System, rows: Observations, num_particles: int, horizon: int
+) -> Float[Array, "M W"]:
+    """Estimate log p(y_t | rows up to t − horizon) for each row but the first `horizon` ones.
+
+    Each particle draws the states in between and is averaged over that of the row itself. `MATH.md` §13.
+    """
+    key_run, key_ahead = jax.random.split(key)
+    L = rows.log_constant.shape[0]
+    C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
+    keys = jax.random.split(key_ahead, L)
+    # What each row predicts; for the last rows there is nothing, and what they give is cut off.
+    ahead = jax.tree.map(lambda v: jnp.roll(v, -horizon, axis=0), (rows.y, C, rows.log_constant))
+
+    def score(particles: Particles, parents: Array, row: Any) -> Array:
+        del parents
+        key, (y, c, log_constant) = row
+        for between in jax.random.split(key, horizon - 1):
+            particles = _move(between, system, particles)
+        log_w, _, _ = _branch(system, particles, y, c)
+        top = log_w.max((0, 1))
+        return log_constant + top + jnp.log(jnp.exp(log_w - top).sum((0, 1)) / num_particles)
+
+    return _run(key_run, system, rows, num_particles, score, (keys, ahead))[2][: L - horizon]
+
+
+def _move(key: Array, system: System, particles: Particles) -> Particles:
+    """Draw the next state of each particle and carry its law of x along."""
+    cumulative = jnp.cumsum(system.Pi, axis=1)
+    u = jax.random.uniform(key, particles.z.shape, particles.mean.dtype)
+    z = (cumulative[particles.z][..., :-1] <= u[..., None]).sum(-1).astype(jnp.int32)
+    A, Q = system.A[:, :, z], system.Q[:, :, z]
+    mean = matmul(A, particles.mean[:, None])[:, 0]
+    return Particles(z, mean, matmul(matmul(A, particles.covariance), _t(A)) + Q)
 
 
 def draw_path(
@@ -76,7 +113,8 @@ def draw_path(
     its law nears that of z given all rows as one over the number of particles.
     """
     key_run, key_pick = jax.random.split(key)
-    _, start, (states, parents) = _run(key_run, system, rows, num_particles, keep=True)
+    line = lambda particles, parents, _: (particles.z, parents)  # noqa: E731
+    _, start, (states, parents) = _run(key_run, system, rows, num_particles, line)
     W = start.shape[1]
     last = jax.random.randint(key_pick, (W,), 0, num_particles, parents.dtype)
 
@@ -89,9 +127,17 @@ def draw_path(
 
 
 def _run(
-    key: Array, system: System, rows: Observations, num_particles: int, *, keep: bool
+    key: Array,
+    system: System,
+    rows: Observations,
+    num_particles: int,
+    visit: Callable[[Particles, Array, Any], Any] = lambda particles, parents, row: None,
+    others: Any = None,
 ) -> tuple[Array, Array, Any]:
-    """Return scores (L, W), the states before the first row and, if asked to, all later with parents."""
+    """Return scores (L, W), the states before the first row, and what `visit` makes of each row.
+
+    It sees the particles, the numbers of their parents, and the row of `others`.
+    """
     L, W = rows.log_constant.shape
     N = num_particles
     n, K = system.A.shape[1:]
@@ -102,7 +148,7 @@ def _run(
     C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
 
     def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Any]]:
-        y, c, log_constant, u = row
+        (y, c, log_constant, u), other = row
         log_w, mean, covariance = _branch(system, particles, y, c)
         flat = log_w.reshape(K * N, W)
         top = flat.max(0)
@@ -118,10 +164,11 @@ def _run(
         mean, covariance = lax.optimization_barrier((pick(mean), pick(covariance)))
         law = _update(mean, covariance, y, c)
         kept = Particles((index // N).astype(jnp.int32), *law)
-        return kept, (score, (kept.z, index % N) if keep else None)
+        return kept, (score, visit(kept, index % N, other))
 
-    _, (scores, lines) = lax.scan(step, first, (rows.y, C, rows.log_constant, uniform[1:]))
-    return scores, z, lines
+    own = (rows.y, C, rows.log_constant, uniform[1:])
+    _, (scores, visited) = lax.scan(step, first, (own, others))
+    return scores, z, visited
 
 
 def _branch(

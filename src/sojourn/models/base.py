@@ -151,6 +151,15 @@ class Model(abc.ABC):
         """Return Σ_t w_t log p(y_t | earlier rows) of each window, (W,)."""
 
     @abc.abstractmethod
+    def window_predictions(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
+    ) -> tuple[Array, Edges]:
+        """Return Σ_t w_t log p(y_t | rows up to t − horizon) of each window, (W,).
+
+        The first `horizon` rows of a window have no such rows in it and do not count.
+        """
+
+    @abc.abstractmethod
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
@@ -183,9 +192,18 @@ class Model(abc.ABC):
         raise NotImplementedError
 
     def estimate_scores(
-        self, key: Array, coords: Coords, batch: Batch, missing: Missing, num_particles: int
+        self,
+        key: Array,
+        coords: Coords,
+        batch: Batch,
+        missing: Missing,
+        num_particles: int,
+        horizon: int | None = None,
     ) -> Array:
-        """Return an estimate of Σ_t w_t log p(y_t | earlier rows) of each window, (W,)."""
+        """Return an estimate of Σ_t w_t log p(y_t | earlier rows) of each window, (W,).
+
+        With a horizon, given the rows up to t − horizon, as in `window_predictions`.
+        """
         raise NotImplementedError
 
     def coupled(self) -> Self:

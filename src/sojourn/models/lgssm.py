@@ -17,7 +17,7 @@ from jax.core import Tracer
 
 from sojourn._linalg import cholesky, matmul
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Edges, Seam, rows_at
+from sojourn.batch import Batch, Edges, Seam, earlier, rows_at
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
@@ -446,6 +446,18 @@ class LGSSM(Model):
         done = self.run(coords, batch, missing)
         scores = (batch.weight * done.filtered.log_normalizer).sum(0)
         return scores, self._edges(done, seam, None)
+
+    def window_predictions(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
+    ) -> tuple[Array, Edges]:
+        done = self.run(coords, batch, missing)
+        params = self.dynamics.to_params(coords)
+        rows = gaussian.observe(done.C, done.psi, done.y, done.seen)
+        scores = gaussian.predict(
+            params["A"], params["Q"], done.gains, done.first, done.filtered, rows, horizon
+        )
+        compared = self._edges(done, earlier(seam, horizon), None)
+        return (batch.weight[horizon:] * scores).sum(0), compared
 
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing

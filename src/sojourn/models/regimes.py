@@ -17,7 +17,7 @@ from jax import Array
 from sojourn._linalg import cholesky, matmul, solve_lower
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_positive, check_seed, shown
-from sojourn.batch import Batch, Edges, Seam, edges
+from sojourn.batch import Batch, Edges, Seam, earlier, edges
 from sojourn.blocks import (
     Regression,
     RegressionStatistics,
@@ -154,6 +154,22 @@ class RegimeModel(Model):
         L, _, W = filtered.previous.shape
         scores = (batch.weight * filtered.log_normalizer).sum(0)
         return scores, edges(filtered.previous, filtered.last, jnp.zeros((L, 1, W)), seam)
+
+    def window_predictions(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
+    ) -> tuple[Array, Edges]:
+        Pi = self.transition.to_params(coords)[self.transition.name]
+        log_f = self.log_density(coords, batch, missing)
+        filtered = discrete.forward(Pi, self._start(Pi, batch), log_f)
+        L, _, W = filtered.previous.shape
+        # `previous[t]` is the law at row t − 1: that at row t − h predicts row t.
+        scores = discrete.predict(
+            Pi, filtered.previous[1 : L - horizon + 1], log_f[horizon:], horizon
+        )
+        compared = edges(
+            filtered.previous, filtered.last, jnp.zeros((L, 1, W)), earlier(seam, horizon)
+        )
+        return (batch.weight[horizon:] * scores).sum(0), compared
 
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing

@@ -325,12 +325,29 @@ class SLDS(Model):
         return self.estimate_scores(key, coords, batch, missing, N), _nothing(batch)
 
     def estimate_scores(
-        self, key: Array, coords: Coords, batch: Batch, missing: Missing, num_particles: int
+        self,
+        key: Array,
+        coords: Coords,
+        batch: Batch,
+        missing: Missing,
+        num_particles: int,
+        horizon: int | None = None,
     ) -> Array:
         """Return Σ_t w_t log p̂(y_t | earlier rows) of each window, by a particle filter."""
         system, rows = self.prepare(coords, batch, missing)
+        if horizon is not None:
+            scores = particle.predict(key, system, rows.whitened, num_particles, horizon)
+            return (batch.weight[horizon:] * scores).sum(0)
         scores = particle.log_likelihood(key, system, rows.whitened, num_particles)
         return (batch.weight * scores).sum(0)
+
+    def window_predictions(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
+    ) -> tuple[Array, Edges]:
+        """Return estimates from a few particles; they cannot be compared at seams."""
+        del seam
+        key, N = _own_key(batch), self.num_particles
+        return self.estimate_scores(key, coords, batch, missing, N, horizon), _nothing(batch)
 
     def window_marginals(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
