@@ -1,0 +1,208 @@
+"""Posteriors of linear and switching linear models against references whose own error is small."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+import sojourn as sj
+from sojourn.diagnostics import effective_sample_size, r_hat
+from sojourn.gibbs import Sweep
+from sojourn.gradients import full
+from sojourn.models.base import Model
+from sojourn.passes import full_statistics
+from sojourn.synthetic import rotating_state
+from sojourn.tuning import log_posterior
+
+pytestmark = pytest.mark.slow
+
+# Entries of every parameter but the mirrored ones.
+ENTRIES = [("A", i, j) for i in range(2) for j in range(2)]
+ENTRIES += [(name, i, j) for name in "QR" for i in range(2) for j in range(i + 1)]
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """The paper's model, 2,000 rows, and importance draws around the mode with their weights."""
+    model, params = rotating_state()
+    y = model.simulate(params, 2000, seed=11)[1]
+    outer = model.scaled_to(y)
+    with jax.enable_x64(True):
+        inner, own = outer.enter(sj.as_series(y))
+        start = inner.to_coords(outer.standardise(outer.check_params(params)))
+        start = {name: jnp.asarray(u) for name, u in start.items()}
+        _, tiles = full_statistics(inner, start, own)
+        estimator, source = full(inner, own, tiles)
+        flat, unravel = jax.flatten_util.ravel_pytree(start)
+        key = jax.random.key(0)
+
+        @jax.jit
+        def log_p(u):
+            return log_posterior(estimator, source, key, unravel(u))
+
+        @jax.jit
+        def score(u):
+            coords = unravel(u)
+            gradient = inner.gradient(coords, estimator(source, key, coords))
+            prior = jax.grad(lambda c: inner.log_prior(c))(coords)
+            return jax.flatten_util.ravel_pytree(jax.tree.map(jnp.add, gradient, prior))[0]
+
+        found = optimize.minimize(
+            lambda u: -float(log_p(jnp.asarray(u))),
+            np.asarray(flat),
+            jac=lambda u: -np.asarray(score(jnp.asarray(u))),
+            method="BFGS",
+        )
+        mode = found.x
+        step = 1e-4
+        hessian = np.stack(
+            [
+                (np.asarray(score(mode + step * e)) - np.asarray(score(mode - step * e)))
+                / (2 * step)
+                for e in np.eye(len(mode))
+            ]
+        )
+        covariance = np.linalg.inv(-(hessian + hessian.T) / 2)
+        law = stats.multivariate_t(mode, covariance, df=5)
+        draws = law.rvs(60_000, random_state=np.random.default_rng(0))
+        log_w = np.array([float(log_p(jnp.asarray(u))) for u in draws]) - law.logpdf(draws)
+        weight = np.exp(log_w - np.nanmax(log_w))
+        weight = np.nan_to_num(weight) / np.nansum(weight)
+        coords = jax.vmap(unravel)(jnp.asarray(draws))
+        params = outer.standardise(jax.vmap(inner.constrain)(coords), inverse=True)
+        params = {name: np.asarray(value) for name, value in params.items()}
+    size = 1 / np.square(weight).sum()
+    print(f"importance sampling: {size:.0f} effective of {len(draws)} draws")
+    assert size > 3000
+    reference = {}
+    for name, i, j in ENTRIES:
+        values = params[name][:, i, j]
+        mean = weight @ values
+        reference[name, i, j] = mean, np.sqrt(weight @ (values - mean) ** 2)
+    return model, y, reference
+
+
+@pytest.mark.parametrize(
+    "windows", [sj.Windows.full(), sj.Windows(200, buffer=40, batch=32)], ids=["RLD", "SGRLD"]
+)
+def test_samplers_agree_with_importance_sampling(linear, windows):
+    """Means within 0.15 posterior sds, sds within 10%, for every parameter."""
+    model, y, reference = linear
+    fit = sj.sample(
+        model,
+        y,
+        windows=windows,
+        num_samples=4000,
+        thin=100,
+        num_warmup=20_000,
+        progress=False,
+        seed=3,
+    )
+    worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
+    for (name, i, j), (mean, sd) in reference.items():
+        chains = fit.posterior[name].to_numpy()[:, :, i, j]
+        worst["mean"] = max(worst["mean"], abs(chains.mean() - mean) / sd)
+        worst["sd"] = max(worst["sd"], abs(chains.std() / sd - 1))
+        worst["ess"] = min(worst["ess"], effective_sample_size(chains))
+    print(f"{worst}, {fit.choices}")
+    assert worst["ess"] > 400
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10
+
+
+def test_gibbs_of_linear_models_passes_gewekes_joint_test():
+    """Alternating data | parameters and parameters | data leaves the prior; one free row of C."""
+    model = sj.LGSSM(
+        1,
+        2,
+        Q_dof=8.0,
+        Q_scale=[[8.0]],
+        A_column_covariance=[[0.02]],
+        R_dof=8.0,
+        R_scale=8 * np.eye(2),
+        C_variance=0.25,
+        initial=np.eye(1),
+    )
+    T, num = 12, 12_000
+    sweep = functools.partial(_sweep, model)
+    kept = []
+    with jax.enable_x64(True):
+        coords = model.prior_coords(0)
+        for i in range(num):
+            params = model.to_params(coords)
+            y = model.simulate(params, T, seed=i)[1]
+            y[3, 0] = y[7] = np.nan
+            coords = sweep(sj.Series(y, (T,), ("a", "b"), "entries"), jax.random.key(i), coords)
+            params = model.to_params(coords)
+            kept.append(
+                [
+                    params["A"][0, 0],
+                    np.log(params["Q"][0, 0]),
+                    params["C"][1, 0],
+                    np.log(params["R"][0, 0]),
+                    params["R"][1, 0],
+                ]
+            )
+    kept = np.asarray(kept[100:])
+    rng = np.random.default_rng(1)
+    size = 200_000
+    Q = stats.invwishart(8, 8).rvs(size, random_state=rng)
+    R = stats.invwishart(8, 8 * np.eye(2)).rvs(size, random_state=rng)
+    exact = np.stack(
+        [
+            rng.normal(size=size) * np.sqrt(0.02 * Q),
+            np.log(Q),
+            0.5 * rng.normal(size=size),
+            np.log(R[:, 0, 0]),
+            R[:, 1, 0],
+        ],
+        axis=1,
+    )
+    for column in range(exact.shape[1]):
+        for power in (1, 2):
+            ours, theirs = kept[:, column] ** power, exact[:, column] ** power
+            ess = effective_sample_size(ours[None])
+            z = (ours.mean() - theirs.mean()) / (theirs.std() / np.sqrt(ess))
+            assert abs(z) < 4, (column, power, z, ess)
+
+
+def _sweep(model: Model, series: sj.Series, key, coords):
+    return Sweep(model, series)(key, coords)
+
+
+def test_gibbs_and_rld_agree_on_a_switching_model():
+    """The paper's switching model in one dimension of state, up to labelling."""
+    model = sj.SLDS(num_states=2, state_dim=1, emission_dim=1)
+    params = {
+        "transition_matrix": np.array([[0.95, 0.05], [0.05, 0.95]]),
+        "A": np.array([[[0.9]], [[-0.7]]]),
+        "Q": np.array([[[0.3]], [[1.0]]]),
+        "R": np.array([[0.1]]),
+    }
+    y = model.simulate(params, 2000, seed=5)[1]
+    gibbs = sj.sample(
+        model, y, sj.Gibbs(), init=params, num_samples=4000, thin=2, num_warmup=500, progress=False
+    )
+    for name, values in gibbs.posterior.items():
+        chains = values.to_numpy().reshape(*values.shape[:2], -1)
+        for entry in range(chains.shape[2]):
+            assert r_hat(chains[:, :, entry]) < 1.05, (name, entry)
+    fit = sj.sample(
+        model, y, init=params, num_samples=1500, thin=20, num_warmup=2000, progress=False, seed=1
+    )
+    worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
+    for name in gibbs.posterior:
+        ours = fit.posterior[name].to_numpy().reshape(*fit.posterior[name].shape[:2], -1)
+        theirs = gibbs.posterior[name].to_numpy().reshape(*gibbs.posterior[name].shape[:2], -1)
+        for entry in range(ours.shape[2]):
+            mean, sd = theirs[..., entry].mean(), theirs[..., entry].std()
+            worst["mean"] = max(worst["mean"], abs(ours[..., entry].mean() - mean) / sd)
+            worst["sd"] = max(worst["sd"], abs(ours[..., entry].std() / sd - 1))
+            worst["ess"] = min(worst["ess"], effective_sample_size(ours[..., entry]))
+    print(f"{worst}, {fit.choices}")
+    assert worst["ess"] > 400
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10
