@@ -141,7 +141,7 @@ def test_gibbs_chains_start_apart_and_meet(switching, monkeypatch):
         def __call__(self, key, coords):
             return coords
 
-    monkeypatch.setattr(sampling, "Sweep", Stay)
+    monkeypatch.setattr(sampling, "make_sweep", Stay)
     fit = sj.sample(model, y, sj.Gibbs(), num_samples=4, **settings)
     starts = fit.posterior["means"].to_numpy()[:, 0]
     assert np.sqrt(np.mean(starts.var(0, ddof=1) / sd**2)) > 1
