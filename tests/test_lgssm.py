@@ -1,5 +1,7 @@
 """What is special about linear Gaussian models: passes, constraints, units, starts, sampled states."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,6 +200,31 @@ def test_stationary_start_says_when_there_is_none():
         assert np.isfinite(sj.log_likelihood(model, unstable, y))
 
 
+def test_no_stationary_start_leaves_the_gradient_finite():
+    model = sj.LGSSM(2, 2, initial="stationary")
+    params = {**LGSSM_PARAMS, "A": np.eye(2)}
+    y = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.warns(UserWarning, match="spectral radius 1"):
+        coords = model.to_coords(params)
+    for gradient in sj.gradient(model, coords, y).values():
+        assert np.isfinite(gradient).all()
+
+
+def test_a_given_prior_of_C_is_taken_as_it_is():
+    """Its density at the same parameters does not change with the units of the data."""
+    case = next(case for case in CASES if case.name == "wide_lgssm")
+    model = sj.LGSSM(2, 3, C_variance=2.0, Q_scale=np.eye(2), R_scale=np.eye(3), Q_dof=4, R_dof=5)
+    model = dataclasses.replace(model, A_column_covariance=np.eye(2))
+    scaled = model.scaled_to(model.simulate(case.params, 50, seed=0)[1] * [1.0, 10.0, 100.0])
+    difference = []
+    for shift in (0.0, 0.7):
+        at = {**case.params, "C": case.params["C"] + shift * np.array([[0, 0], [0, 0], [1.0, 1.0]])}
+        difference.append(
+            model.log_prior(model.to_coords(at)) - scaled.log_prior(scaled.to_coords(at))
+        )
+    np.testing.assert_allclose(difference[0], difference[1], rtol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -227,6 +254,22 @@ def test_stationary_start_says_when_there_is_none():
                 progress=False,
             ),
             "Gibbs needs a law of the first state that does not depend on the parameters",
+        ),
+        (
+            lambda: sj.em_lower_bound(
+                sj.LGSSM(2, 2, initial="stationary"), LGSSM_PARAMS, np.zeros((5, 2))
+            ),
+            "em_lower_bound needs an initial law that does not depend",
+        ),
+        (
+            lambda: sj.sample(
+                sj.SLDS(1, 1, 1),
+                np.random.default_rng(0).normal(size=60),
+                windows=sj.Windows(10, 5, 4),
+                control_variate=True,
+                progress=False,
+            ),
+            "a control variate needs exact statistics at its centre, which SLDS does not have",
         ),
     ],
 )

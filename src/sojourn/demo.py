@@ -89,6 +89,7 @@ def _trace_and_density(axes: Any, draws: np.ndarray, true: float, title: str) ->
     axes[1].hist(draws.ravel(), bins=50, density=True, color=state_color(0), alpha=0.5)
     axes[1].axvline(true, color="black", lw=1, ls="--", label="truth")
     axes[1].set_yticks([])
+    axes[1].locator_params(axis="x", nbins=4)
     axes[1].legend(frameon=False, fontsize=8)
     axes[0].set_xlabel("draw")
     for axis in axes:

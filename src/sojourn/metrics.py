@@ -109,6 +109,10 @@ def em_lower_bound(model: Model, params: Params, data: Any) -> float:
     check_model(model)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
+    if not model.is_conjugate:
+        raise ValueError(
+            "em_lower_bound needs an initial law that does not depend on the parameters"
+        )
     raw, coords = raw_units(model, params)
     statistics, _ = full_statistics(raw, coords, series)
     return float(raw.expected_log_joint(coords, statistics))

@@ -39,8 +39,6 @@ _SHORT = 128
 # Windows per call: with a few hundred rows each, what a call touches stays in the cache.
 _GROUP = 64
 
-_FIRST_BUFFER = 32
-
 
 class Tiles(NamedTuple):
     """Windows that tile all series, in order."""
@@ -112,7 +110,7 @@ def run(
     kernel: Kernel,
     *,
     values: Array | None = None,
-    buffer: int = _FIRST_BUFFER,
+    buffer: int | None = None,
     tolerance: float | None = None,
     by_row: bool = False,
 ) -> tuple[Any, Tiles, float]:
@@ -124,7 +122,7 @@ def run(
         kernel: Compiled function of a group of windows, where they lie, how many rows of each count,
             and the kind of missing values.
         values: All rows in the model's units; computed if not given.
-        buffer: First buffer to try.
+        buffer: First buffer to try; the model's own if not given.
         tolerance: Largest difference of messages at a seam; the model's own if not given.
         by_row: Whether the kernel's results are rows that count, windows first, to be joined in order.
 
@@ -135,6 +133,7 @@ def run(
     if values is None:
         values = series.resident()
     tolerance = model.seam_tolerance if tolerance is None else tolerance
+    buffer = model.first_buffer if buffer is None else buffer
     if max(series.lengths) - model.num_lags <= _SHORT:
         buffer = _SHORT
     while True:
@@ -330,7 +329,7 @@ def total_prediction(
         del core
         return _predict(model, coords, batch, drawn, missing, horizon)
 
-    results, _, gap = run(model, series, kernel, buffer=_FIRST_BUFFER + horizon)
+    results, _, gap = run(model, series, kernel, buffer=model.first_buffer + horizon)
     return float(sum(r.sum() for r in results)), gap
 
 

@@ -113,6 +113,14 @@ def tune(
     """Choose windows, metric, control variate and step size at `center`."""
     T = num_rows(model, series)
     key_buffer, key_noise = jax.random.split(key)
+    if model.regimes is not None:
+        # The error of a Monte Carlo average at the centre would stay in every gradient.
+        if control_variate is True:
+            raise ValueError(
+                f"a control variate needs exact statistics at its centre, which {type(model).__name__} "
+                "does not have; use control_variate=False"
+            )
+        control_variate = False
     pilot, statistics, tiles = pilot_at(model, series, center)
     choices: dict[str, Any] = {}
     fit_batch = windows == "auto"

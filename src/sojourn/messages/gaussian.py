@@ -224,9 +224,10 @@ def predict(
 ) -> Float[Array, "M W"]:
     """Return log p(y_t | rows up to t − horizon) of each row but the first `horizon` ones."""
     L = filtered.previous.shape[0]
-    power, spread = jnp.eye(A.shape[0], dtype=A.dtype), jnp.zeros_like(Q)
-    for _ in range(horizon):
-        power, spread = A @ power, A @ spread @ A.T + Q
+    start = jnp.eye(A.shape[0], dtype=A.dtype), jnp.zeros_like(Q)
+    power, spread = lax.fori_loop(
+        0, horizon, lambda _, carry: (A @ carry[0], A @ carry[1] @ A.T + Q), start
+    )
     # `previous[t]` is the law at row t − 1: that at row t − h predicts row t.
     mean = _apply_rows(power[None, :, :, None], filtered.previous[1 : L - horizon + 1])
     lifted = power[:, :, None, None]

@@ -85,8 +85,9 @@ def predict(
     def score(particles: Particles, parents: Array, row: Any) -> Array:
         del parents
         key, (y, c, log_constant) = row
-        for between in jax.random.split(key, horizon - 1):
-            particles = _move(between, system, particles)
+        between = jax.random.split(key, horizon - 1)
+        move = lambda particles, key: (_move(key, system, particles), None)  # noqa: E731
+        particles, _ = lax.scan(move, particles, between)
         log_w, _, _ = _branch(system, particles, y, c)
         top = log_w.max((0, 1))
         return log_constant + top + jnp.log(jnp.exp(log_w - top).sum((0, 1)) / num_particles)

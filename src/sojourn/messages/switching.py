@@ -210,17 +210,6 @@ def log_density(system: System, x: Float[Array, "N n W"]) -> Float[Array, "L K W
     return constant[:, None] - 0.5 * squares
 
 
-def sweep(
-    key: Array, system: System, rows: Rows, z: Int[Array, "N W"], update: Update = "blocked"
-) -> Int[Array, "N W"]:
-    """Draw z once more."""
-    if update == "single_site":
-        return single_site(key, system, rows, z)
-    key_x, key_z = jax.random.split(key)
-    x = _draw_x(key_x, *filter_x(system, rows, z))
-    return discrete.sample(system.Pi, filter_z(system, x), jax.random.uniform(key_z, z.shape))
-
-
 def expected_moments(
     key: Array,
     system: System,

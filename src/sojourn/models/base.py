@@ -113,6 +113,11 @@ class Model(abc.ABC):
         return {}
 
     @property
+    def first_buffer(self) -> int:
+        """Buffer that full passes try first."""
+        return 32
+
+    @property
     def seam_tolerance(self) -> float:
         """Largest difference of messages at seams: a few hundred roundings of numbers below one."""
         return 1e-13

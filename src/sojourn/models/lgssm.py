@@ -28,7 +28,7 @@ from sojourn.series import Series
 from sojourn.series.series import Missing
 
 # Variance of the default law N(0, 10 I) of the state before the first row, in units of the data.
-_INITIAL_VARIANCE = 10.0
+INITIAL_VARIANCE = 10.0
 
 # Variance of a free entry of C under the default prior, in units of the data: the paper's.
 _C_VARIANCE = 100.0
@@ -76,7 +76,7 @@ class LGSSM(Model):
         A_column_covariance: V_A, shape (n, n).
         Q_dof: Degrees of freedom of Q.
         Q_scale: Ψ of Q, shape (n, n).
-        C_variance: s², a number.
+        C_variance: s², a number; for an identified C also an array for its free rows, (m − n, n).
         R_dof: Degrees of freedom of R.
         R_scale: Ψ of R, shape (m, m).
         initial: Law of the state before the first row: None for N(0, 10 I) in the units of the data,
@@ -92,7 +92,7 @@ class LGSSM(Model):
     A_column_covariance: Any = None
     Q_dof: float | None = None
     Q_scale: Any = None
-    C_variance: float | None = None
+    C_variance: Any = None
     R_dof: float | None = None
     R_scale: Any = None
     initial: Any = None
@@ -113,14 +113,26 @@ class LGSSM(Model):
             if name != "A_mean":
                 check_covariance(name, value)
             object.__setattr__(self, name, freeze(value))
-        if self.C_variance is not None:
-            check_positive("C_variance", self.C_variance)
+        self._check_variance()
         for name, size in (("Q_dof", n), ("R_dof", m)):
             dof = getattr(self, name)
             if dof is not None:
                 check_positive(name, dof)
                 if dof <= size - 1:
                     raise ValueError(f"{name} must exceed dimension - 1 = {size - 1}; got {dof}")
+
+    def _check_variance(self) -> None:
+        if self.C_variance is None or not np.ndim(self.C_variance):
+            if self.C_variance is not None:
+                check_positive("C_variance", self.C_variance)
+            return
+        shape = (self.emission_dim - self.state_dim, self.state_dim)
+        if self.emission_matrix != "identified" or shape[0] <= 0:
+            raise ValueError("C_variance must be a number where C has no identified and free rows")
+        variance = check_array("C_variance", self.C_variance, shape)
+        if np.any(variance <= 0):
+            raise ValueError(f"C_variance must be positive; got {variance.min():.6g}")
+        object.__setattr__(self, "C_variance", freeze(variance))
 
     def _check_emission_matrix(self) -> None:
         C = self.emission_matrix
@@ -142,7 +154,7 @@ class LGSSM(Model):
                 f"initial must be None, 'stationary', a covariance or a mean and a covariance; "
                 f"got {shown(law)}"
             )
-        if isinstance(law, tuple) and len(law) == 2 and np.ndim(law[0]) == 1:
+        if isinstance(law, tuple) and len(law) == 2 and np.ndim(law[1]) == 2:
             mean, covariance = law
         else:
             mean, covariance = np.zeros(n), law
@@ -246,7 +258,7 @@ class LGSSM(Model):
         checked = super().check_params(params)
         C = checked.get("C")
         if self.emission_matrix == "identified" and isinstance(C, jax.Array):
-            self._check_identified(C)
+            self.check_identified(C)
         if self.initial == "stationary" and not isinstance(checked["A"], Tracer):
             radius = np.abs(np.linalg.eigvals(np.asarray(checked["A"]))).max()
             if radius >= 1:
@@ -258,20 +270,20 @@ class LGSSM(Model):
                 )
         return checked
 
-    def _check_identified(self, C: Array) -> None:
+    def check_identified(self, C: Array) -> None:
         if isinstance(C, Tracer):
             return
         n = self.state_dim
         if not np.allclose(np.asarray(C)[:n], np.eye(n)):
             raise ValueError(
                 f"C contradicts the constraint: its first {n} rows must be the identity; change the "
-                "basis of the state, or use LGSSM(..., emission_matrix='free')"
+                "basis of the state, or use emission_matrix='free'"
             )
 
     # Units: x_i is in units of column i where C is the identity.
 
     def unitless(self) -> "LGSSM":
-        D, S = self._scales()
+        D, S = self.scales()
         given: dict[str, Any] = {"units": None}
         if self.A_mean is not None:
             given["A_mean"] = np.asarray(self.A_mean) * D / D[:, None]
@@ -281,6 +293,11 @@ class LGSSM(Model):
             given["Q_scale"] = np.asarray(self.Q_scale) / np.outer(D, D)
         if self.R_scale is not None:
             given["R_scale"] = np.asarray(self.R_scale) / np.outer(S, S)
+        if self.C_variance is not None and self.emission_matrix == "identified":
+            rows = S[self.state_dim :, None]
+            given["C_variance"] = (
+                np.asarray(self.C_variance) * (D / rows) ** 2 if rows.size else 1.0
+            )
         if not isinstance(self.emission_matrix, str):
             given["emission_matrix"] = np.asarray(self.emission_matrix) * D / S[:, None]
         if isinstance(self.initial, tuple):
@@ -293,14 +310,14 @@ class LGSSM(Model):
             return self
         initial = self.initial
         if initial is None:
-            D, _ = self._scales()
-            initial = np.diag(_INITIAL_VARIANCE * D**2)
+            D, _ = self.scales()
+            initial = np.diag(INITIAL_VARIANCE * D**2)
         return dataclasses.replace(self, units=None, initial=initial)
 
     def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
         if self.units is None:
             return dict(params)
-        D, S = (jnp.asarray(v) for v in self._scales())
+        D, S = (jnp.asarray(v) for v in self.scales())
         D, S = (1 / D, 1 / S) if inverse else (D, S)
         factor = {
             "A": D / D[:, None],
@@ -310,7 +327,7 @@ class LGSSM(Model):
         }
         return {name: value * factor[name] for name, value in params.items()}
 
-    def _scales(self) -> tuple[np.ndarray, np.ndarray]:
+    def scales(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the scales of the state and of the columns."""
         n, m = self.state_dim, self.emission_dim
         if self.units is None:
@@ -330,7 +347,7 @@ class LGSSM(Model):
         """Filter the windows."""
         params = self.dynamics.to_params(coords)
         A, Q = params["A"], params["Q"]
-        C, psi = self._emission(coords)
+        C, psi = self.emission_values(coords)
         y, seen = batch.y, None
         if missing != "none":
             seen = ~jnp.isnan(y)
@@ -351,7 +368,7 @@ class LGSSM(Model):
         scale = jnp.sqrt(jnp.diagonal(edge))
         return Pass(C, psi, y, seen, found, first, filtered, scale)
 
-    def _emission(self, coords: Coords) -> tuple[Array, Array]:
+    def emission_values(self, coords: Coords) -> tuple[Array, Array]:
         if isinstance(self.emission, Emission):
             return self.emission.whole(coords)
         return self.emission.unpack(coords)
@@ -359,7 +376,7 @@ class LGSSM(Model):
     def _initial_law(self, edge: Array) -> tuple[Array, Array]:
         n = self.state_dim
         if self.initial is None:
-            return jnp.zeros(n), _INITIAL_VARIANCE * jnp.eye(n)
+            return jnp.zeros(n), INITIAL_VARIANCE * jnp.eye(n)
         if isinstance(self.initial, str):
             return jnp.zeros(n), edge
         mean, covariance = self.initial
@@ -414,7 +431,7 @@ class LGSSM(Model):
         inverse = jnp.linalg.inv(V)
         G = jnp.einsum("ab,bcw,cd->adw", inverse, M, inverse) - inverse[:, :, None]
         n = self.state_dim
-        operator = jnp.eye(n * n) - jnp.kron(A.T, A.T)
+        operator = jnp.where(stable, jnp.eye(n * n) - jnp.kron(A.T, A.T), jnp.eye(n * n))
         X = jnp.linalg.solve(operator, (weight * G / 2).reshape(n * n, -1)).reshape(G.shape)
         added = 2 * jnp.einsum("ab,bcw,cd->adw", Q, X, A @ V)
         turned = jnp.einsum("ab,cbw->acw", A, added)
@@ -498,7 +515,7 @@ class LGSSM(Model):
         seen, y = done.seen, done.y
         if seen is not None and seen.ndim == 3:
             u, H, S = gaussian.complete(done.C, done.psi, y, seen)
-            y = u + matmul(H, jnp.moveaxis(x[1:], 1, 0)[:, None])[:, 0] + _draw(key, S, seen)
+            y = u + matmul(H, jnp.moveaxis(x[1:], 1, 0)[:, None])[:, 0] + draw_missing(key, S, seen)
             y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
         moments = gaussian.expected_moments(known, None, batch.weight, y, seen)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
@@ -546,11 +563,11 @@ class LGSSM(Model):
     def initial_coords(self, series: Series, method: Any, seed: int) -> dict[str, Array]:
         """Return starting values: "subspace" (also under the name "kmeans"), or "prior"."""
         n, m = self.state_dim, self.emission_dim
-        if n > m * max(series.lengths):
-            raise ValueError(
-                f"state_dim={n} is more than {max(series.lengths)} rows of {m} columns can identify"
-            )
         if method in ("kmeans", "subspace"):
+            if n > m * max(series.lengths):
+                raise ValueError(
+                    f"state_dim={n} is more than {max(series.lengths)} rows of {m} columns can identify"
+                )
             params = subspace_params(series, self.state_dim, self.constants.get("C"))
             if not self._draws_C:
                 params.pop("C")
@@ -650,7 +667,7 @@ def with_paths(found: Edges, x: Array, scale: Array, seam: Seam) -> Edges:
     return found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))
 
 
-def _draw(key: Array, covariance: Array, seen: Array) -> Array:
+def draw_missing(key: Array, covariance: Array, seen: Array) -> Array:
     """Draw N(0, S) for each row, zero where the entry was seen; (m, L, W)."""
     o = jnp.moveaxis(seen, 1, 0)
     m = covariance.shape[0]

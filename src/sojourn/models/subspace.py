@@ -16,6 +16,9 @@ _ROWS = 200_000
 # Share of a variance that noise is left with at least.
 _FLOOR = 0.02
 
+# Condition number beyond which a change of basis loses half of the digits.
+_WORST_BASIS = 1e8
+
 # Modulus that roots of A are pulled inside of.
 _RADIUS = 0.98
 
@@ -39,7 +42,7 @@ def subspace_params(series: Series, n: int, fixed: np.ndarray | None) -> dict[st
     A = np.linalg.lstsq(observability[:-m], observability[m:], rcond=None)[0]
     G = np.linalg.lstsq(A, control[:, :m], rcond=None)[0]  # V Cᵀ, as Γ_1 = C A (V Cᵀ)
     wanted = np.eye(m, n) if fixed is None else fixed
-    basis = _change_of_basis(C, A, wanted)
+    basis = _change_of_basis(C, wanted)
     A = basis @ A @ np.linalg.pinv(basis)
     C, G = C @ np.linalg.pinv(basis), basis @ G
     if fixed is not None:
@@ -52,16 +55,16 @@ def subspace_params(series: Series, n: int, fixed: np.ndarray | None) -> dict[st
     return {"A": A, "Q": Q, "C": C, "R": R}
 
 
-def _change_of_basis(C: np.ndarray, A: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return M such that C M⁻¹ comes close to the wanted matrix; extra states keep what is left."""
-    n = C.shape[1]
-    rows = min(n, C.shape[0])
-    top = np.linalg.lstsq(wanted, C, rcond=None)[0] if wanted.shape[0] >= n else C[:rows]
-    if top.shape[0] == n and np.linalg.cond(top) < 1e8:
-        return top
-    # Fewer columns than states: complete by directions that C does not see.
-    rest = np.linalg.svd(C[:rows])[2][rows:]
-    return np.concatenate([C[:rows], rest])
+def _change_of_basis(C: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return M such that C M⁻¹ is, or comes close to, the wanted matrix."""
+    m, n = C.shape
+    basis = np.linalg.pinv(wanted) @ C
+    if m < n:
+        # Directions that C does not see become those that the wanted matrix does not see.
+        unseen, hidden = np.linalg.svd(wanted)[2][m:], np.linalg.svd(C)[2][m:]
+        basis = basis + unseen.T @ hidden
+    # A basis that cannot be inverted: no dynamics were found in the data, any will do to start from.
+    return basis if np.linalg.cond(basis) < _WORST_BASIS else np.eye(n)
 
 
 def _autocovariances(series: Series, num: int) -> list[np.ndarray]:
