@@ -7,6 +7,7 @@ import pytest
 
 from oracles import dense_gaussian
 from sojourn.messages import gaussian
+from sojourn.messages.rows import observe, read_rows
 
 T, W = 6, 3
 
@@ -28,34 +29,20 @@ def precision_root(R):
 
 def run(A, Q, C, R, y, first, initial, edge, *, missing, noise=None):
     """Return everything that the messages tell of windows (T, m, W), the covariances by window."""
-    seen = None
-    if missing == "rows":
-        seen = ~jnp.isnan(y).all(1)
-    if missing == "entries":
-        seen = ~jnp.isnan(y)
-    filled = jnp.nan_to_num(jnp.asarray(y))
-    rows = gaussian.observe(jnp.asarray(C), jnp.asarray(precision_root(R)), filled, seen)
+    rows = read_rows(jnp.asarray(C), jnp.asarray(precision_root(R)), jnp.asarray(y), missing)
     A4, Q4 = A[None, :, :, None], Q[None, :, :, None]
     start = gaussian.start_variants(jnp.asarray(initial), jnp.asarray(edge))
     shared = jnp.asarray(first) if missing == "none" else None
     if shared is None:
         start = gaussian.by_window(start, jnp.asarray(first))
-    found = gaussian.gains(jnp.asarray(A4), jnp.asarray(Q4), rows.C, start, len(y))
+    found = gaussian.gains(jnp.asarray(A4), jnp.asarray(Q4), rows.whitened.C, start, len(y))
     mean = jnp.zeros((A.shape[0], y.shape[2]))
-    filtered = gaussian.forward(found, shared, mean, rows)
+    filtered = gaussian.forward(found, shared, mean, rows.whitened)
     if noise is not None:
         return gaussian.sample(found, shared, filtered, noise)
     smoothed = gaussian.backward(found, shared, filtered)
-    whole_rows = None if seen is None else (seen if missing == "rows" else seen.any(1))
     weight = jnp.asarray(np.random.default_rng(0).uniform(size=(len(y), y.shape[2])))
-    moments = gaussian.expected_moments(smoothed, shared, weight, filled, whole_rows)
-    if missing == "entries":
-        completion = gaussian.complete(
-            jnp.asarray(C), jnp.asarray(precision_root(R)), filled, jnp.asarray(seen)
-        )
-        moments = gaussian.completed_moments(
-            moments, smoothed, shared, weight, completion, jnp.asarray(seen)
-        )
+    moments = gaussian.expected_moments(smoothed, shared, weight, rows)
     pick = (lambda v: v) if shared is None else (lambda v: gaussian.by_window(v, shared))
     covariance, cross = (np.asarray(pick(v)) for v in (smoothed.covariance, smoothed.cross))
     return filtered, smoothed.mean, covariance, cross, moments, np.asarray(weight)
@@ -156,7 +143,7 @@ def test_covariances_stay_symmetric_and_positive(rng, dtype, radius, q, r):
         C = jnp.asarray(rng.normal(size=(m, n)), dtype)
         y = jnp.asarray(rng.normal(size=(400, m, 2)), dtype)
         psi = jnp.eye(m, dtype=dtype) / np.sqrt(r)
-        rows = gaussian.observe(C, psi.astype(dtype), y, jnp.ones((400, 2), bool))
+        rows = observe(C, psi.astype(dtype), y, jnp.ones((400, 2), bool))
         A4 = jnp.asarray(A, dtype)[None, :, :, None]
         Q4 = (q * jnp.eye(n, dtype=dtype))[None, :, :, None]
         start = 10 * jnp.eye(n, dtype=dtype)[:, :, None] * jnp.ones(2, dtype)

@@ -9,6 +9,7 @@ import pytest
 
 from oracles import dense_gaussian, enumerate_slds
 from sojourn.messages import gaussian, particle, switching
+from sojourn.messages.rows import read_rows
 
 T = 4
 INITIAL = (np.array([0.6, 0.4]), 0.7 * np.eye(2))
@@ -55,7 +56,7 @@ def prepare(y, copies, *, first=True):
     missing = "entries" if np.isnan(y).any() else "none"
     windows = jnp.asarray(np.repeat(y[:, :, None], copies, axis=2))
     psi = jnp.asarray(precision_root(PARAMS["R"]))
-    return system, switching.observe(jnp.asarray(PARAMS["C"]), psi, windows, missing)
+    return system, read_rows(jnp.asarray(PARAMS["C"]), psi, windows, missing)
 
 
 def edge_law():

@@ -57,3 +57,25 @@ def matmul(A: Array, B: Array) -> Array:
     if A.shape[1] > UNROLL:
         return jnp.einsum("ab...,bc...->ac...", A, B)
     return sum((A[:, c, None] * B[None, c] for c in range(1, A.shape[1])), start=A[:, :1] * B[:1])
+
+
+def transpose(M: Array) -> Array:
+    """Return the transposes of matrices (d, e, *batch)."""
+    return jnp.swapaxes(M, 0, 1)
+
+
+def symmetric(M: Array) -> Array:
+    """Return the symmetric part of matrices (d, d, *batch)."""
+    return (M + transpose(M)) / 2
+
+
+def eye(n: int, like: Array) -> Array:
+    """Return the identity (n, n) with trailing axes of size one, as many as `like` has."""
+    return jnp.eye(n, dtype=like.dtype).reshape(n, n, *(1,) * (like.ndim - 2))
+
+
+def diagonal(M: Array) -> Array:
+    """Return the diagonals (d, *batch) of matrices (d, d, *batch)."""
+    if M.shape[0] > UNROLL:
+        return jnp.einsum("bb...->b...", M)
+    return jnp.stack([M[b, b] for b in range(M.shape[0])])

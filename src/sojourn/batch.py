@@ -1,10 +1,13 @@
 """A batch of windows of data as it enters a pass, and the seams between neighbouring windows."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
+
+# What can be missing: nothing, whole rows, or single entries.
+Missing = Literal["none", "rows", "entries"]
 
 
 class Batch(NamedTuple):

@@ -100,12 +100,12 @@ class Fit:
         drawn = self.draws(num_draws)
         for params in drawn:
             one = smooth(self.model, params, series)
-            gap = max(gap, one.attrs["discrepancy"])
+            gap = np.maximum(gap, one.attrs["discrepancy"])  # NaN stays NaN
             # Second moments average, covariances do not: draws differ in their means too.
             one = _add_outer(one, 1)
             total = one if total is None else total + one
         assert total is not None
-        return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=gap)
+        return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=float(gap))
 
     def decode(
         self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
@@ -125,8 +125,8 @@ class Fit:
             return result
         if method == "viterbi":
             path = best_path(self.model, self.mean, series)
-            gap = max(result.attrs["discrepancy"], path.attrs["discrepancy"])
-            return result.assign(state=path["state"]).assign_attrs(discrepancy=gap)
+            gap = np.maximum(result.attrs["discrepancy"], path.attrs["discrepancy"])
+            return result.assign(state=path["state"]).assign_attrs(discrepancy=float(gap))
         lags = result["t"] < self.model.num_lags
         best = result["probability"].fillna(0).argmax("label")
         return result.assign(state=best.where(~lags, -1))

@@ -18,11 +18,10 @@ import numpy as np
 from jax import Array
 
 from sojourn._precision import double
-from sojourn.batch import Batch, Edges
+from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
 from sojourn.passes import counted_rows, in_order, run, seam
 from sojourn.series import Drawn, Series
-from sojourn.series.series import Missing
 
 
 @dataclass(frozen=True)

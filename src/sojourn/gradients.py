@@ -18,11 +18,10 @@ from jax import Array
 
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
-from sojourn.batch import Batch
+from sojourn.batch import Batch, Missing
 from sojourn.models.base import Coords, Model, check_lags, check_model
 from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
-from sojourn.series.series import Missing
 from sojourn.series.windows import window_rows
 
 # Windows of a full estimator that run together.

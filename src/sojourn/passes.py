@@ -28,10 +28,9 @@ from jax import Array
 
 from sojourn._cores import num_cores
 from sojourn._precision import double
-from sojourn.batch import Batch, Edges, Seam
+from sojourn.batch import Batch, Edges, Missing, Seam
 from sojourn.models.base import Coords, Model
 from sojourn.series import Drawn, Series, gather, tile
-from sojourn.series.series import Missing
 
 # Series up to this many rows are one window each.
 _SHORT = 128

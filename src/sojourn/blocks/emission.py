@@ -16,10 +16,10 @@ from jax import Array
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Float
 
-from sojourn._linalg import cholesky, matmul, solve_lower_transposed
+from sojourn._linalg import cholesky, matmul, solve_lower_transposed, transpose
 from sojourn.blocks import precision
 from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
-from sojourn.blocks.precision import solve, transpose
+from sojourn.blocks.precision import solve
 from sojourn.blocks.regression import (
     RegressionStatistics,
     divide,

@@ -16,7 +16,7 @@ from jax import Array
 from jax.scipy.special import multigammaln
 from jax.typing import ArrayLike
 
-from sojourn._linalg import UNROLL, matmul, solve_lower
+from sojourn._linalg import diagonal, matmul, solve_lower, transpose
 from sojourn._random import gamma
 from sojourn.blocks.base import freeze
 
@@ -67,7 +67,7 @@ def to_factor(packed: ArrayLike, d: int) -> Array:
 
 def half_log_det(psi: Array) -> Array:
     """Return ½ log|Λ| for each state."""
-    return jnp.log(_diagonal(psi)).sum(0)
+    return jnp.log(diagonal(psi)).sum(0)
 
 
 def trace_product(S: Array, psi: Array) -> Array:
@@ -78,7 +78,7 @@ def trace_product(S: Array, psi: Array) -> Array:
 def log_wishart(psi: Array, dof: float, scale: Any) -> Array:
     """Return the log density of the coordinates of each state, with the Jacobians of `MATH.md` §4.2."""
     d = psi.shape[0]
-    log_diag = jnp.log(_diagonal(psi))
+    log_diag = jnp.log(diagonal(psi))
     jacobian = jnp.tensordot(d + 1.0 - jnp.arange(d), log_diag, 1) + d * np.log(2)
     wishart = (
         (dof - d - 1) * log_diag.sum(0)
@@ -184,10 +184,6 @@ def constant(matrix: Any, like: Array) -> Array:
     return jnp.asarray(matrix.reshape(matrix.shape + (1,) * (like.ndim - 2)))
 
 
-def transpose(M: Array) -> Array:
-    return jnp.swapaxes(M, 0, 1)
-
-
 def states_last(M: Array) -> Array:
     return jnp.moveaxis(M, (-2, -1), (0, 1))
 
@@ -231,9 +227,3 @@ def _slope(psi: Array) -> Array:
 def _pack_displacement(w: Array, psi: Array) -> Array:
     """Turn a displacement of plain ψ into one of the coordinates."""
     return pack(states_first(w / _slope(psi)), log_diagonal=False)
-
-
-def _diagonal(M: Array) -> Array:
-    if M.shape[0] > UNROLL:
-        return jnp.einsum("bb...->b...", M)
-    return jnp.stack([M[b, b] for b in range(M.shape[0])])

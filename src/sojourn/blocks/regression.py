@@ -16,10 +16,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from sojourn._linalg import matmul, solve_lower, solve_lower_transposed
+from sojourn._linalg import matmul, solve_lower, solve_lower_transposed, transpose
 from sojourn.blocks import precision
 from sojourn.blocks.base import Block, Coords, Params, Pilot
-from sojourn.blocks.precision import constant, solve, states_first, states_last, transpose
+from sojourn.blocks.precision import constant, solve, states_first, states_last
 from sojourn.blocks.transition import MIN_OCCUPANCY
 
 

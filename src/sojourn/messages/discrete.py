@@ -131,11 +131,11 @@ def sample(
     The draw is by inverse cumulative probability, so windows that share a stretch of rows and its
     uniform numbers draw the same states there as soon as they have met once.
     """
-    last = _choose(filtered.last, uniform[-1])
+    last = choose(filtered.last, uniform[-1])
 
     def step(state: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         alpha, u = row
-        previous = _choose(alpha * jnp.take(Pi, state, axis=1), u)
+        previous = choose(alpha * jnp.take(Pi, state, axis=1), u)
         return previous, previous
 
     _, states = lax.scan(step, last, (filtered.previous, uniform[:-1]), reverse=True)
@@ -250,7 +250,7 @@ def _ratio(gamma: Array, predicted: Array) -> Array:
     return gamma / jnp.maximum(predicted, _FLOOR)
 
 
-def _choose(weights: Array, u: Array) -> Array:
+def choose(weights: Array, u: Array) -> Array:
     """Draw a state with probability proportional to `weights` (K, W), by inverse cumulation."""
     cumulative = jnp.cumsum(weights, axis=0)
     return (cumulative[:-1] <= u * cumulative[-1]).sum(0).astype(jnp.int32)

@@ -23,27 +23,26 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from sojourn._linalg import UNROLL, cholesky, matmul, solve_lower, solve_lower_transposed
+from sojourn._linalg import (
+    cholesky,
+    diagonal,
+    eye,
+    matmul,
+    solve_lower,
+    solve_lower_transposed,
+    symmetric,
+    transpose,
+)
+from sojourn.messages.rows import Observations, Rows, apply_rows, draw_missing
 
 # A recursion stops when no entry moves by more than this many roundings of its scale.
 _SETTLED = 8
 
 # Doublings of the horizon after which the sum for a stationary covariance is taken as it is: 2^20 rows.
-_DOUBLINGS = 20
+DOUBLINGS = 20
 
 # A covariance this much larger than the noise that feeds it is not a stationary law to start from.
-_UNSTABLE = 1e6
-
-
-class Observations(NamedTuple):
-    """Rows as whitened observations of the state: y = C x + N(0, I), and what that leaves out.
-
-    `log_constant` completes log N(y_t; C x_t, R) = log_constant − ½ ‖y − C x‖².
-    """
-
-    y: Float[Array, "L p W"]
-    C: Float[Array, "Lc p n Wc"]
-    log_constant: Float[Array, "L W"]
+UNSTABLE = 1e6
 
 
 class Gains(NamedTuple):
@@ -92,58 +91,6 @@ class Smoothed(NamedTuple):
     cross: Float[Array, "L n n V"]  # Cov(x_t, x_{t−1}) for each row t
 
 
-def observe(
-    C: Float[Array, "m n"], psi: Float[Array, "m m"], y: Float[Array, "L m W"], seen: Array | None
-) -> Observations:
-    """Whiten rows y = C x + N(0, R), R⁻¹ = ψ ψᵀ.
-
-    Args:
-        C: Observation matrix.
-        psi: Lower-triangular factor of the precision.
-        y: Rows, 0 where missing.
-        seen: None if all are; (L, W) if rows are seen or missing as a whole; (L, m, W) by entry.
-    """
-    m, n = C.shape
-    if seen is not None and seen.ndim == 3:
-        return _observe_entries(C, psi, y, seen)
-    white_C, white_y = psi.T @ C, _apply_rows(psi.T[None, :, :, None], y)
-    constant = jnp.log(jnp.diagonal(psi)).sum() - m / 2 * np.log(2 * np.pi)
-    log_constant = jnp.broadcast_to(constant, (y.shape[0], y.shape[2]))
-    if m > n:
-        # Only the part of a row within the range of ψᵀC tells of the state.
-        basis, reduced = jnp.linalg.qr(white_C)
-        inside = _apply_rows(basis.T[None, :, :, None], white_y)
-        outside = white_y - _apply_rows(basis[None, :, :, None], inside)
-        log_constant = log_constant - 0.5 * jnp.square(outside).sum(1)
-        white_C, white_y = reduced, inside
-    if seen is None:
-        return Observations(white_y, white_C[None, :, :, None], log_constant)
-    by_row = jnp.where(seen[:, None, None], white_C[None, :, :, None], 0.0)
-    return Observations(white_y, by_row, jnp.where(seen, log_constant, 0.0))
-
-
-def _observe_entries(C: Array, psi: Array, y: Array, seen: Array) -> Observations:
-    """Whiten the entries that were seen; the others become observations of nothing. `MATH.md` §2.4."""
-    _, o, root = _seen_root(psi, seen)
-    white_C = solve_lower(root, o[:, None] * C[:, :, None, None])
-    white_y = solve_lower(root, (o * jnp.moveaxis(y, 1, 0))[:, None])[:, 0]
-    log_constant = -jnp.log(_diagonal(root)).sum(0) - o.sum(0) / 2 * np.log(2 * np.pi)
-    return Observations(jnp.moveaxis(white_y, 0, 1), jnp.moveaxis(white_C, 2, 0), log_constant)
-
-
-def _seen_root(psi: Array, seen: Array) -> tuple[Array, Array, Array]:
-    """Return R (m, m, 1, 1), what was seen (m, L, W) as numbers, and the Cholesky factor of its noise.
-
-    Rows and columns of missing entries become those of the identity.
-    """
-    m = psi.shape[0]
-    eye = jnp.eye(m, dtype=psi.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(psi, eye, lower=True)
-    R = (inverse.T @ inverse)[:, :, None, None]
-    o = jnp.moveaxis(seen, 1, 0).astype(psi.dtype)
-    return R, o, cholesky(o[:, None] * R * o[None] + eye[:, :, None, None] * (1 - o))
-
-
 def gains(
     A: Float[Array, "La n n Va"],
     Q: Float[Array, "La n n Va"],
@@ -158,23 +105,23 @@ def gains(
 
     def step(P: Array, row: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
         a, q, c = row
-        eye_n, eye_p = _eye(P.shape[0], P), _eye(c.shape[0], P)
+        eye_n, eye_p = eye(P.shape[0], P), eye(c.shape[0], P)
         carried = matmul(a, P)
-        predicted = _symmetric(matmul(carried, _t(a)) + q)
+        predicted = symmetric(matmul(carried, transpose(a)) + q)
         root = cholesky(predicted)
-        J = _t(solve_lower_transposed(root, solve_lower(root, carried)))
+        J = transpose(solve_lower_transposed(root, solve_lower(root, carried)))
         E = eye_n - matmul(J, a)
-        conditional = matmul(matmul(E, P), _t(E)) + matmul(matmul(J, q), _t(J))
+        conditional = matmul(matmul(E, P), transpose(E)) + matmul(matmul(J, q), transpose(J))
         seen = matmul(c, predicted)
-        innovation = cholesky(_symmetric(matmul(seen, _t(c))) + eye_p)
+        innovation = cholesky(symmetric(matmul(seen, transpose(c))) + eye_p)
         N = solve_lower(innovation, eye_p * jnp.ones_like(innovation))
-        K = matmul(_t(matmul(N, seen)), N)
+        K = matmul(transpose(matmul(N, seen)), N)
         rest = eye_n - matmul(K, c)
-        updated = matmul(matmul(rest, predicted), _t(rest)) + matmul(K, _t(K))
+        updated = matmul(matmul(rest, predicted), transpose(rest)) + matmul(K, transpose(K))
         F, H = matmul(rest, a), matmul(N, matmul(c, a))
         # Where only P has all variants, the rest is given its full size: scans stack equal shapes.
         kept = tuple(M * jnp.ones_like(P[:1, :1]) for M in (F, K, H, N, E, J))
-        return _symmetric(updated), (*kept, _symmetric(conditional), P)
+        return symmetric(updated), (*kept, symmetric(conditional), P)
 
     if A.shape[0] == 1 and C.shape[0] == 1:
         last, kept, settled = _until_settled(lambda P: step(P, (A[0], Q[0], C[0])), start, num_rows)
@@ -208,7 +155,7 @@ def forward(
 
     rows = (observations.y, found.F, found.K, found.N, found.H)
     last, (previous, squares) = lax.scan(step, start, rows)
-    log_scale = pick(jnp.log(jnp.stack([found.N[:, a, a] for a in range(found.N.shape[1])])).sum(0))
+    log_scale = pick(jnp.log(diagonal(jnp.moveaxis(found.N, 0, 2))).sum(0))
     log_normalizer = observations.log_constant + log_scale - 0.5 * squares
     return Filtered(previous, last, log_normalizer)
 
@@ -229,19 +176,21 @@ def predict(
         0, horizon, lambda _, carry: (A @ carry[0], A @ carry[1] @ A.T + Q), start
     )
     # `previous[t]` is the law at row t − 1: that at row t − h predicts row t.
-    mean = _apply_rows(power[None, :, :, None], filtered.previous[1 : L - horizon + 1])
+    mean = apply_rows(power[None, :, :, None], filtered.previous[1 : L - horizon + 1])
     lifted = power[:, :, None, None]
     covariance = jnp.moveaxis(found.previous[1 : L - horizon + 1], 0, 2)
-    covariance = matmul(matmul(lifted, covariance), _t(lifted)) + spread[:, :, None, None]
+    covariance = matmul(matmul(lifted, covariance), transpose(lifted)) + spread[:, :, None, None]
     C = observations.C if observations.C.shape[0] == 1 else observations.C[horizon:]
     c = jnp.moveaxis(C, 0, 2)
-    innovation = _symmetric(matmul(matmul(c, covariance), _t(c))) + _eye(c.shape[0], covariance)
+    innovation = symmetric(matmul(matmul(c, covariance), transpose(c))) + eye(
+        c.shape[0], covariance
+    )
     root = cholesky(innovation)
-    N = solve_lower(root, _eye(c.shape[0], root) * jnp.ones_like(root))
+    N = solve_lower(root, eye(c.shape[0], root) * jnp.ones_like(root))
     pick = _picker(first)
-    residual = observations.y[horizon:] - _apply_rows(C, mean)
-    white = _apply_rows(jnp.moveaxis(pick(N), 2, 0), residual)
-    log_scale = pick(jnp.log(_diagonal(N)).sum(0))
+    residual = observations.y[horizon:] - apply_rows(C, mean)
+    white = apply_rows(jnp.moveaxis(pick(N), 2, 0), residual)
+    log_scale = pick(jnp.log(diagonal(N)).sum(0))
     return observations.log_constant[horizon:] + log_scale - 0.5 * jnp.square(white).sum(1)
 
 
@@ -268,13 +217,13 @@ def _smoothed_covariances(found: Gains) -> tuple[Array, Array]:
         J, steady = found.J[-1], found.conditional[-1]
 
         def settle(P: Array) -> tuple[Array, Array]:
-            return _symmetric(matmul(matmul(J, P), _t(J))) + steady, P
+            return symmetric(matmul(matmul(J, P), transpose(J))) + steady, P
 
         _, from_end, _ = _until_settled(settle, found.last, L + 1)
 
         def body(i: Array, rows: Array) -> Array:
             t = settled - 1 - i
-            P = _symmetric(matmul(matmul(found.J[t], rows[t + 1]), _t(found.J[t])))
+            P = symmetric(matmul(matmul(found.J[t], rows[t + 1]), transpose(found.J[t])))
             return rows.at[t].set(P + found.conditional[t])
 
         covariance = lax.fori_loop(0, settled, body, from_end[::-1])
@@ -282,7 +231,7 @@ def _smoothed_covariances(found: Gains) -> tuple[Array, Array]:
 
         def step(P: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
             J, conditional = row
-            return _symmetric(matmul(matmul(J, P), _t(J))) + conditional, P
+            return symmetric(matmul(matmul(J, P), transpose(J))) + conditional, P
 
         start, rest = lax.scan(step, found.last, (found.J, found.conditional), reverse=True)
         covariance = jnp.concatenate([start[None], rest])
@@ -322,20 +271,20 @@ def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "
     Where A has no stationary law, or one far wider than Q, the sum stops early: the law of the state
     after as many rows as keep it below a millionfold of Q, a wide law to start from (`MATH.md` §12.1).
     """
-    limit = _UNSTABLE * jnp.trace(Q)
+    limit = UNSTABLE * jnp.trace(Q)
 
     def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
         count, _, V, grown = carry
         small = jnp.abs(grown - V).max() <= jnp.finfo(V.dtype).eps * jnp.abs(V).max()
         within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
-        return (count < _DOUBLINGS) & within & ~small
+        return (count < DOUBLINGS) & within & ~small
 
     def double_horizon(carry: Any) -> Any:
         count, power, _, grown = carry
         power = power @ power
-        return count + 1, power, grown, _symmetric(grown + power @ grown @ power.T)
+        return count + 1, power, grown, symmetric(grown + power @ grown @ power.T)
 
-    first = (jnp.asarray(0), A, Q, _symmetric(Q + A @ Q @ A.T))
+    first = (jnp.asarray(0), A, Q, symmetric(Q + A @ Q @ A.T))
     _, _, V, grown = lax.while_loop(goes_on, double_horizon, first)
     within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
     return jnp.where(within, grown, V)
@@ -370,8 +319,7 @@ def expected_moments(
     smoothed: Smoothed,
     first: Bool[Array, "W"] | None,
     weight: Float[Array, "L W"],
-    y: Float[Array, "L m W"],
-    seen: Bool[Array, "L W"] | None,
+    rows: Rows,
 ) -> Moments:
     """Sum E[x_t x_tᵀ], E[x_t x_{t−1}ᵀ], E[x_{t−1} x_{t−1}ᵀ] and y_t E[x_t]ᵀ, y_t y_tᵀ. `MATH.md` §8.3.
 
@@ -379,9 +327,9 @@ def expected_moments(
         smoothed: Moments of the states of each window.
         first: As in `forward`.
         weight: Weight of each row; zero in buffers.
-        y: Rows, 0 where missing.
-        seen: Rows that were seen; None if all were.
+        rows: Rows; missing entries are completed by their moments.
     """
+    y, seen = rows.y, rows.seen_rows
     n, m = smoothed.mean.shape[1], y.shape[1]
     observed = weight if seen is None else jnp.where(seen, weight, 0.0)
     # Products of a row's (x_t, x_{t−1}, y_t), all in one array: one loop body, one kernel.
@@ -393,8 +341,8 @@ def expected_moments(
         u = jnp.concatenate([now, before, row_y])
         return total + u[i] * u[j] * jnp.where(by_row, w_seen, w), None
 
-    rows = (smoothed.mean[1:], smoothed.mean[:-1], y, weight, observed)
-    total, _ = lax.scan(step, jnp.zeros((len(i), weight.shape[1]), y.dtype), rows)
+    scanned = (smoothed.mean[1:], smoothed.mean[:-1], y, weight, observed)
+    total, _ = lax.scan(step, jnp.zeros((len(i), weight.shape[1]), y.dtype), scanned)
     sizes = np.cumsum([len(pair[0]) for pair in _pairs(n, m)])[:-1]
     cc, cp, pp, yx, yy = jnp.split(total, sizes)
     covariances = (smoothed.covariance[1:], smoothed.cross, smoothed.covariance[:-1])
@@ -410,7 +358,25 @@ def expected_moments(
         xx = (mean[:, :, None] * (mean * observed[:, None])[:, None]).sum(0)
         xx = xx + _picked_sum(smoothed.covariance[1:, None], first, observed)[0]
     yx = yx.reshape(m, n, -1)
-    return Moments(weight.sum(0), cc, cp, pp, observed.sum(0), _square(yy, m), yx, xx)
+    found = Moments(weight.sum(0), cc, cp, pp, observed.sum(0), _square(yy, m), yx, xx)
+    if rows.completion is None:
+        return found
+    return _completed(found, smoothed, first, observed, rows.completion)
+
+
+def sampled_moments(
+    key: Array, x: Float[Array, "N n W"], weight: Float[Array, "L W"], rows: Rows
+) -> Moments:
+    """Return the sums of `expected_moments` for given states, missing entries drawn given these."""
+    complete = rows._replace(y=draw_missing(key, x, rows), seen=rows.seen_rows, completion=None)
+    return expected_moments(known(x), None, weight, complete)
+
+
+def known(x: Float[Array, "N n W"]) -> Smoothed:
+    """Return the law of states that are known."""
+    N, n, _ = x.shape
+    nothing = jnp.zeros((N, n, n, 1), x.dtype)
+    return Smoothed(x, nothing, nothing[1:])
 
 
 def _pairs(n: int, m: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -434,52 +400,25 @@ def _square(packed: Array, n: int) -> Array:
     return packed[index]
 
 
-def complete(
-    C: Float[Array, "m n"],
-    psi: Float[Array, "m m"],
-    y: Float[Array, "L m W"],
-    seen: Bool[Array, "L m W"],
-) -> tuple[Array, Array, Array]:
-    """Return what missing entries are given the seen ones and the state: y = u + H x + N(0, S).
-
-    Seen entries have rows of zeros in H and S. `MATH.md` §2.4.
-
-    Returns:
-        u (m, L, W), H (m, n, L, W), S (m, m, L, W).
-    """
-    R, o, root = _seen_root(psi, seen)
-    half = solve_lower(root, o[:, None] * R)
-    pull = solve_lower_transposed(root, half)  # (R_oo)⁻¹ R_o, zero rows where not seen
-    hidden = (1 - o)[:, None]
-    y_seen = o * jnp.moveaxis(y, 1, 0)
-    u = y_seen + hidden[:, 0] * matmul(_t(pull), y_seen[:, None])[:, 0]
-    H = hidden * (C[:, :, None, None] - matmul(_t(pull), C[:, :, None, None] * o[:, None]))
-    S = hidden * (1 - o)[None] * (R - matmul(_t(half), half))
-    return u, H, S
-
-
-def completed_moments(
+def _completed(
     moments: Moments,
     smoothed: Smoothed,
-    first: Bool[Array, "W"] | None,
-    weight: Float[Array, "L W"],
+    first: Array | None,
+    observed: Array,
     completion: tuple[Array, Array, Array],
-    seen: Bool[Array, "L m W"],
 ) -> Moments:
     """Return the moments with those of rows and states completed for entries that are missing."""
     u, H, S = completion
-    w = jnp.where(seen.any(1), weight, 0.0)
     mean = jnp.moveaxis(smoothed.mean[1:], 1, 0)
     covariance = jnp.moveaxis(smoothed.covariance[1:], 0, 2)
     covariance = covariance if first is None else by_window(covariance, first)
     second = mean[:, None] * mean[None] + covariance
     cross = u[:, None] * mean[None] + matmul(H, second)
-    yy = u[:, None] * u[None] + matmul(cross, _t(H)) + matmul(H, mean[:, None]) * u[None] + S
+    yy = u[:, None] * u[None] + matmul(cross, transpose(H)) + matmul(H, mean[:, None]) * u[None] + S
     return moments._replace(
-        rows=w.sum(0),
-        yy=(yy * w).sum(2),
-        yx=(cross * w).sum(2),
-        xx=(second * w).sum(2),
+        yy=(yy * observed).sum(2),
+        yx=(cross * observed).sum(2),
+        xx=(second * observed).sum(2),
     )
 
 
@@ -512,7 +451,7 @@ def _until_settled(step: Any, start: Array, num_rows: int) -> tuple[Array, Any, 
     def body(carry: tuple[Array, Array, Array, Any]) -> tuple[Array, Array, Array, Any]:
         t, _, P, kept = carry
         following, row = step(P)
-        scale = jnp.sqrt(_diagonal(following))
+        scale = jnp.sqrt(diagonal(following))
         moved = (jnp.abs(following - P) / (scale[:, None] * scale[None])).max()
         kept = jax.tree.map(lambda rows, one: rows.at[t].set(one), kept, row)
         return t + 1, moved, following, kept
@@ -533,31 +472,7 @@ def _apply(M: Array, x: Array) -> Array:
     return matmul(M, x[:, None])[:, 0]
 
 
-def _apply_rows(M: Array, x: Array) -> Array:
-    """Return M x for matrices (L or 1, d, e, W or 1) and vectors (L, e, W)."""
-    e = M.shape[2]
-    if e > UNROLL:
-        return (M * x[:, None]).sum(2)
-    return sum((M[:, :, c] * x[:, None, c] for c in range(1, e)), start=M[:, :, 0] * x[:, None, 0])
-
-
 def _matmul_rows(A: Array, B: Array) -> Array:
     """Return products of matrices (L, d, e, V), written over rows and variants at once."""
     moved = (jnp.moveaxis(M, 0, 2) for M in (A, B))
     return jnp.moveaxis(matmul(*moved), 2, 0)
-
-
-def _diagonal(M: Array) -> Array:
-    return jnp.stack([M[a, a] for a in range(M.shape[0])])
-
-
-def _symmetric(M: Array) -> Array:
-    return (M + _t(M)) / 2
-
-
-def _eye(n: int, like: Array) -> Array:
-    return jnp.eye(n, dtype=like.dtype)[:, :, *([None] * (like.ndim - 2))]
-
-
-def _t(M: Array) -> Array:
-    return jnp.swapaxes(M, 0, 1)

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int
 
-from sojourn._linalg import cholesky, matmul, solve_lower
-from sojourn.messages.gaussian import Observations
+from sojourn._linalg import cholesky, eye, matmul, solve_lower, transpose
+from sojourn.messages.rows import Observations
 
 # Up to this many pairs of particle and state, cumulative sums and searches compare all with all.
 _FEW = 64
@@ -102,7 +102,7 @@ def _move(key: Array, system: System, particles: Particles) -> Particles:
     z = (cumulative[particles.z][..., :-1] <= u[..., None]).sum(-1).astype(jnp.int32)
     A, Q = system.A[:, :, z], system.Q[:, :, z]
     mean = matmul(A, particles.mean[:, None])[:, 0]
-    return Particles(z, mean, matmul(matmul(A, particles.covariance), _t(A)) + Q)
+    return Particles(z, mean, matmul(matmul(A, particles.covariance), transpose(A)) + Q)
 
 
 def draw_path(
@@ -145,7 +145,7 @@ def _run(
     uniform = jax.random.uniform(key, (L + 1, W), rows.y.dtype)
     z = _systematic(system.law, uniform[0], N)
     picked = jnp.take_along_axis(system.root, z[None, None], axis=2)
-    first = Particles(z, jnp.zeros((n, N, W), rows.y.dtype), matmul(picked, _t(picked)))
+    first = Particles(z, jnp.zeros((n, N, W), rows.y.dtype), matmul(picked, transpose(picked)))
     C = jnp.broadcast_to(rows.C, (L, *rows.C.shape[1:]))
 
     def step(particles: Particles, row: Any) -> tuple[Particles, tuple[Array, Any]]:
@@ -185,8 +185,10 @@ def _branch(
     c = C[:, :, None, None]
     mean = matmul(A, particles.mean[:, None, None])[:, 0]
     half = lax.optimization_barrier(matmul(A, particles.covariance[:, :, None]))
-    predicted = lax.optimization_barrier(matmul(half, _t(A)) + Q)
-    innovation = lax.optimization_barrier(matmul(matmul(c, predicted), _t(c)) + _eye(p, predicted))
+    predicted = lax.optimization_barrier(matmul(half, transpose(A)) + Q)
+    innovation = lax.optimization_barrier(
+        matmul(matmul(c, predicted), transpose(c)) + eye(p, predicted)
+    )
     root = cholesky(innovation)
     residual = y[:, None, None] - matmul(c, mean[:, None])[:, 0]
     white = solve_lower(root, residual[:, None])
@@ -204,11 +206,11 @@ def _update(mean: Array, predicted: Array, y: Array, C: Array) -> tuple[Array, A
     """Return mean (n, N, W) and covariance given the row, from those before it."""
     c = C[:, :, None]
     seen = matmul(c, predicted)
-    root = cholesky(matmul(seen, _t(c)) + _eye(C.shape[0], predicted))
+    root = cholesky(matmul(seen, transpose(c)) + eye(C.shape[0], predicted))
     gain = solve_lower(root, seen)
     white = solve_lower(root, (y[:, None] - matmul(c, mean[:, None])[:, 0])[:, None])
-    updated = predicted - matmul(_t(gain), gain)
-    return mean + matmul(_t(gain), white)[:, 0], (updated + _t(updated)) / 2
+    updated = predicted - matmul(transpose(gain), gain)
+    return mean + matmul(transpose(gain), white)[:, 0], (updated + transpose(updated)) / 2
 
 
 def _systematic(weight: Array, u: Array, num: int) -> Array:
@@ -232,11 +234,3 @@ def _systematic(weight: Array, u: Array, num: int) -> Array:
         )
     # Rounding may place the last point behind the last entry.
     return jnp.minimum(index, J - 1).astype(jnp.int32)
-
-
-def _eye(n: int, like: Array) -> Array:
-    return jnp.eye(n, dtype=like.dtype).reshape(n, n, *(1,) * (like.ndim - 2))
-
-
-def _t(M: Array) -> Array:
-    return jnp.swapaxes(M, 0, 1)

@@ -19,36 +19,23 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from sojourn._linalg import cholesky, matmul, solve_lower, solve_lower_transposed
+from sojourn._linalg import (
+    cholesky,
+    diagonal,
+    eye,
+    matmul,
+    solve_lower,
+    solve_lower_transposed,
+    transpose,
+)
 from sojourn.messages import discrete, gaussian, particle
+from sojourn.messages.gaussian import DOUBLINGS, UNSTABLE
 from sojourn.messages.particle import System
+from sojourn.messages.rows import Rows
 
-Missing = Literal["none", "rows", "entries"]
 Estimator = Literal["z", "x", "xz"]
 Update = Literal["blocked", "single_site"]
 Start = Literal["filtered", "rows"]
-
-# Doublings of the horizon after which the sum for a stationary law is taken as it is: 2^20 rows.
-_DOUBLINGS = 20
-
-# A covariance this much larger than the noise that feeds it is not a stationary law to start from.
-_UNSTABLE = 1e6
-
-
-class Rows(NamedTuple):
-    """Rows of data as messages and moments need them.
-
-    Attributes:
-        whitened: Rows as whitened observations of x.
-        y: Rows, 0 where missing.
-        seen: None if all are; (L, W) if rows are seen or missing as a whole; (L, m, W) by entry.
-        completion: Missing entries given the seen ones and x, `gaussian.complete`; None without.
-    """
-
-    whitened: gaussian.Observations
-    y: Float[Array, "L m W"]
-    seen: Array | None
-    completion: tuple[Array, Array, Array] | None
 
 
 class Moments(NamedTuple):
@@ -78,8 +65,8 @@ def make_system(
     §9.5, §12.1).
     """
     n = A.shape[0]
-    inverse = solve_lower(psi, jnp.broadcast_to(_eye(n, psi), psi.shape))
-    Q = matmul(_t(inverse), inverse)
+    inverse = solve_lower(psi, jnp.broadcast_to(eye(n, psi), psi.shape))
+    Q = matmul(transpose(inverse), inverse)
     edge_law, edge = stationary_moments(Pi, A, Q)
     law, covariance = initial
     root = jnp.stack(
@@ -87,19 +74,6 @@ def make_system(
     )
     start = discrete.start_law(law, edge_law, first)
     return System(Pi, A, Q, psi, start, jnp.where(first, root[1][..., None], root[0][..., None]))
-
-
-def observe(
-    C: Float[Array, "m n"], psi: Float[Array, "m m"], y: Float[Array, "L m W"], missing: Missing
-) -> Rows:
-    """Prepare rows, missing entries NaN, of which `missing` says what can occur; R⁻¹ = ψ ψᵀ."""
-    nan = jnp.isnan(y)
-    seen = {"none": None, "rows": ~nan.any(1), "entries": ~nan}[missing]
-    filled = y if seen is None else jnp.where(seen if seen.ndim == 3 else seen[:, None], y, 0.0)
-    completion = None
-    if missing == "entries":
-        completion = gaussian.complete(C, psi, filled, ~nan)
-    return Rows(gaussian.observe(C, psi, filled, seen), filled, seen, completion)
 
 
 def stationary_moments(
@@ -121,7 +95,7 @@ def stationary_moments(
     size = n * n * K
     start = Q.reshape(size)
     step = jnp.einsum("jk,ack,bdk->abkcdj", share, A, A).reshape(size, size)
-    limit = _UNSTABLE * _trace(Q).max()
+    limit = UNSTABLE * _trace(Q).max()
 
     def within(S: Array) -> Array:
         trace = _trace(S.reshape(n, n, K))
@@ -130,7 +104,7 @@ def stationary_moments(
     def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
         count, _, S, grown = carry
         settled = jnp.abs(grown - S).max() <= jnp.finfo(S.dtype).eps * jnp.abs(S).max()
-        return (count < _DOUBLINGS) & within(grown) & ~settled
+        return (count < DOUBLINGS) & within(grown) & ~settled
 
     def double_horizon(carry: tuple[Array, Array, Array, Array]) -> Any:
         count, power, _, grown = carry
@@ -140,7 +114,7 @@ def stationary_moments(
     first = (jnp.asarray(0), step, start, start + step @ start)
     _, _, S, grown = lax.while_loop(goes_on, double_horizon, first)
     S = jnp.where(within(grown), grown, S).reshape(n, n, K)
-    return pi, (S + _t(S)) / 2
+    return pi, (S + transpose(S)) / 2
 
 
 def draw_start(
@@ -179,7 +153,7 @@ def filter_x(
     one_hot = (z[:, None] == jnp.arange(system.A.shape[2])[:, None]).astype(system.A.dtype)
     A, Q = (_select(M, one_hot[1:]) for M in (system.A, system.Q))
     root = (system.root * one_hot[0]).sum(2)
-    start = matmul(root, _t(root))
+    start = matmul(root, transpose(root))
     found = gaussian.gains(A, Q, rows.whitened.C, start, z.shape[0] - 1)
     mean = jnp.zeros((A.shape[1], z.shape[1]), A.dtype)
     return found, gaussian.forward(found, None, mean, rows.whitened)
@@ -188,7 +162,7 @@ def filter_x(
 def filter_z(system: System, x: Float[Array, "N n W"]) -> discrete.Filtered:
     """Filter z given x. The state before the first row is told of by x there. `MATH.md` §9.1."""
     white = solve_lower(system.root, jnp.broadcast_to(x[0][:, None, None], _column(system.root)))
-    log_root = jnp.log(_diagonal(system.root)).sum(0)
+    log_root = jnp.log(diagonal(system.root)).sum(0)
     log_law = jnp.log(system.law) - log_root - 0.5 * jnp.square(white).sum((0, 1))
     law = jax.nn.softmax(log_law, axis=0)
     return discrete.forward(system.Pi, law, log_density(system, x))
@@ -198,9 +172,10 @@ def log_density(system: System, x: Float[Array, "N n W"]) -> Float[Array, "L K W
     """Return log N(x_t; A_k x_{t−1}, Q_k)."""
     n = system.A.shape[0]
     # ψᵀ (x_t − A x_{t−1}) as one product with (x_t, x_{t−1}).
-    whitening = jnp.concatenate([_t(system.psi), -matmul(_t(system.psi), system.A)], axis=1)
+    psi_t = transpose(system.psi)
+    whitening = jnp.concatenate([psi_t, -matmul(psi_t, system.A)], axis=1)
     pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
-    constant = jnp.log(_diagonal(system.psi)).sum(0) - n / 2 * np.log(2 * np.pi)
+    constant = jnp.log(diagonal(system.psi)).sum(0) - n / 2 * np.log(2 * np.pi)
     squares: Any = 0.0
     for a in range(n):
         residual: Any = 0.0
@@ -237,7 +212,7 @@ def expected_moments(
     """
 
     def moments_at(z: Array, found: Any, filtered: Any, x: Array, of_z: Any) -> Moments:
-        law = gaussian.backward(found, None, filtered) if estimator == "z" else known(x)
+        law = gaussian.backward(found, None, filtered) if estimator == "z" else gaussian.known(x)
         return moments_given(system, rows, weight, law, of_z if estimator == "x" else z)
 
     n, K = system.A.shape[1:]
@@ -290,13 +265,6 @@ def _sweeps(
     return total
 
 
-def known(x: Float[Array, "N n W"]) -> gaussian.Smoothed:
-    """Return the law of states that are known."""
-    N, n, _ = x.shape
-    nothing = jnp.zeros((N, n, n, 1), x.dtype)
-    return gaussian.Smoothed(x, nothing, nothing[1:])
-
-
 def moments_given(
     system: System,
     rows: Rows,
@@ -323,12 +291,7 @@ def moments_given(
         summed.features[:, 1 + i * n * n : 1 + (i + 1) * n * n].reshape(K, n, n, W)
         for i in range(3)
     )
-    seen = rows.seen
-    whole = seen.any(1) if seen is not None and seen.ndim == 3 else seen
-    emission = gaussian.expected_moments(law, None, weight, rows.y, whole)
-    if rows.completion is not None:
-        assert seen is not None
-        emission = gaussian.completed_moments(emission, law, None, weight, rows.completion, seen)
+    emission = gaussian.expected_moments(law, None, weight, rows)
     return Moments(
         counts=summed.counts,
         n=summed.features[:, 0],
@@ -390,7 +353,7 @@ def single_site(key: Array, system: System, rows: Rows, z: Int[Array, "N W"]) ->
     # The state before the first row: no dynamics lead to it.
     zero = jnp.zeros((*system.root.shape[1:],), system.root.dtype)
     score = jnp.log(system.law) + into[0] + _integral(zero, system.root, h[0], precision[0])
-    start = _choose(score, uniform[0])
+    start = _draw_state(score, uniform[0])
     picked = jnp.take_along_axis(system.root, start[None, None, None], axis=2)[:, :, 0]
     mean = jnp.zeros((picked.shape[0], z.shape[1]), picked.dtype)
     A, Q = system.A[..., None], system.Q[..., None]
@@ -401,22 +364,22 @@ def single_site(key: Array, system: System, rows: Rows, z: Int[Array, "N W"]) ->
         previous, mean, P = carry
         y, c, to_next, h_t, precision_t, u = row
         means = matmul(A, mean[:, None, None])[:, 0]
-        predicted = matmul(matmul(A, P[:, :, None]), _t(A)) + Q
-        root = cholesky((predicted + _t(predicted)) / 2)
+        predicted = matmul(matmul(A, P[:, :, None]), transpose(A)) + Q
+        root = cholesky((predicted + transpose(predicted)) / 2)
         score = jnp.take(log_Pi, previous, axis=0).T + to_next
-        state = _choose(score + _integral(means, root, h_t, precision_t), u)
+        state = _draw_state(score + _integral(means, root, h_t, precision_t), u)
         mean = jnp.take_along_axis(means, state[None, None], axis=1)[:, 0]
         root = jnp.take_along_axis(root, state[None, None, None], axis=2)[:, :, 0]
         residual = y - matmul(c, mean[:, None])[:, 0]
         # P' = L (I + Lᵀ Cᵀ C L)⁻¹ Lᵀ with P = L Lᵀ
         seen = matmul(c, root)
-        inner = cholesky(_eye(root.shape[0], root) + matmul(_t(seen), seen))
-        half = solve_lower(inner, _t(root))
-        P = matmul(_t(half), half)
-        mean = mean + matmul(P, matmul(_t(c), residual[:, None]))[:, 0]
+        inner = cholesky(eye(root.shape[0], root) + matmul(transpose(seen), seen))
+        half = solve_lower(inner, transpose(root))
+        P = matmul(transpose(half), half)
+        mean = mean + matmul(P, matmul(transpose(c), residual[:, None]))[:, 0]
         return (state, mean, P), state
 
-    carry = (start, mean, matmul(picked, _t(picked)))
+    carry = (start, mean, matmul(picked, transpose(picked)))
     rows_in = (rows.whitened.y, C, into[1:], h[1:], precision[1:], uniform[1:])
     _, states = lax.scan(step, carry, rows_in)
     return jnp.concatenate([start[None], states])
@@ -436,16 +399,18 @@ def _likelihoods_ahead(system: System, rows: Rows, z: Array) -> tuple[Array, Arr
     def step(carry: tuple[Array, Array], row: Any) -> tuple[Any, Any]:
         h, precision = carry
         y, c, a, q = row
-        h = h + matmul(_t(c), y[:, None])[:, 0]
-        precision = precision + matmul(_t(c), c)
+        h = h + matmul(transpose(c), y[:, None])[:, 0]
+        precision = precision + matmul(transpose(c), c)
         root = cholesky(q)
-        inner = cholesky(_eye(n, q) + matmul(_t(root), matmul(precision, root)))
-        half = solve_lower(inner, matmul(_t(root), precision))
-        pull = solve_lower_transposed(inner, solve_lower(inner, matmul(_t(root), h[:, None])))
-        before = matmul(_t(a), h[:, None] - matmul(precision, matmul(root, pull)))[:, 0]
-        reduced = precision - matmul(_t(half), half)
-        reduced = matmul(_t(a), matmul((reduced + _t(reduced)) / 2, a))
-        return (before, (reduced + _t(reduced)) / 2), (h, precision)
+        inner = cholesky(eye(n, q) + matmul(transpose(root), matmul(precision, root)))
+        half = solve_lower(inner, matmul(transpose(root), precision))
+        pull = solve_lower_transposed(
+            inner, solve_lower(inner, matmul(transpose(root), h[:, None]))
+        )
+        before = matmul(transpose(a), h[:, None] - matmul(precision, matmul(root, pull)))[:, 0]
+        reduced = precision - matmul(transpose(half), half)
+        reduced = matmul(transpose(a), matmul((reduced + transpose(reduced)) / 2, a))
+        return (before, (reduced + transpose(reduced)) / 2), (h, precision)
 
     nothing = (jnp.zeros((n, W), A.dtype), jnp.zeros((n, n, W), A.dtype))
     first, rest = lax.scan(step, nothing, (rows.whitened.y, C, A, Q), reverse=True)
@@ -457,9 +422,9 @@ def _integral(mean: Array, root: Array, h: Array, precision: Array) -> Array:
     """Return log ∫ N(x; m, L Lᵀ) exp(hᵀ x − ½ xᵀ Λ x) dx for means (n, K, W) and roots (n, n, K, W)."""
     h, precision = h[:, None], precision[:, :, None]
     pushed = h - matmul(precision, mean[:, None])[:, 0]
-    inner = cholesky(_eye(root.shape[0], root) + matmul(_t(root), matmul(precision, root)))
-    white = solve_lower(inner, matmul(_t(root), pushed[:, None]))
-    log_root = jnp.log(_diagonal(inner)).sum(0)
+    inner = cholesky(eye(root.shape[0], root) + matmul(transpose(root), matmul(precision, root)))
+    white = solve_lower(inner, matmul(transpose(root), pushed[:, None]))
+    log_root = jnp.log(diagonal(inner)).sum(0)
     own = (mean * (h + pushed)).sum(0) / 2
     return own + 0.5 * jnp.square(white).sum((0, 1)) - log_root
 
@@ -470,10 +435,9 @@ def _draw_x(key: Array, found: gaussian.Gains, filtered: gaussian.Filtered) -> A
     return gaussian.sample(found, None, filtered, noise)
 
 
-def _choose(score: Array, u: Array) -> Array:
+def _draw_state(score: Array, u: Array) -> Array:
     """Draw a state with log-probabilities (K, W), up to a constant."""
-    cumulative = jnp.cumsum(jnp.exp(score - score.max(0)), axis=0)
-    return (cumulative[:-1] <= u * cumulative[-1]).sum(0).astype(jnp.int32)
+    return discrete.choose(jnp.exp(score - score.max(0)), u)
 
 
 def _select(M: Array, one_hot: Array) -> Array:
@@ -487,17 +451,5 @@ def _column(M: Array) -> tuple[int, ...]:
     return (M.shape[0], 1, *M.shape[2:])
 
 
-def _diagonal(M: Array) -> Array:
-    return jnp.stack([M[a, a] for a in range(M.shape[0])])
-
-
 def _trace(M: Array) -> Array:
-    return _diagonal(M).sum(0)
-
-
-def _eye(n: int, like: Array) -> Array:
-    return jnp.eye(n, dtype=like.dtype).reshape(n, n, *(1,) * (like.ndim - 2))
-
-
-def _t(M: Array) -> Array:
-    return jnp.swapaxes(M, 0, 1)
+    return diagonal(M).sum(0)

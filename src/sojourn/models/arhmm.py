@@ -11,11 +11,11 @@ import numpy as np
 from jax import Array, lax
 
 from sojourn._validation import check_size
+from sojourn.batch import Missing
 from sojourn.blocks import Regression, Transition
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
-from sojourn.series.series import Missing
 
 
 @dataclass(frozen=True)

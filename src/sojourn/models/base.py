@@ -6,6 +6,7 @@ compiled functions are shared between equal models.
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self
 
@@ -17,10 +18,9 @@ from jax.core import Tracer
 
 from sojourn._precision import double, to_host
 from sojourn._validation import check_array, check_covariance, check_seed, shown
-from sojourn.batch import Batch, Edges, Seam
+from sojourn.batch import Batch, Edges, Missing, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.series import Series, as_series
-from sojourn.series.series import Missing
 
 Params = Mapping[str, Any]
 Coords = Mapping[str, Any]
@@ -394,6 +394,15 @@ class Model(abc.ABC):
         for part in parts:
             joined.update(part)
         return joined
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def prior_draw(model: Model, key: Array, empty: Mapping[str, Any]) -> dict[str, Array]:
+    """Draw coordinates from the prior; `empty` are the statistics of no rows.
+
+    Without data the first draw is from the prior, wherever it starts.
+    """
+    return model.conjugate_draw(key, model.center(empty), empty)
 
 
 def check_model(model: Any) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sojourn.messages.discrete import Moments
+from sojourn.models.base import prior_draw
 from sojourn.series import Series
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def prior_coords(model: "RegimeModel", seed: int) -> dict[str, jax.Array]:
     """Draw from the prior."""
     K, n = model.num_states, model.emission_dim + model.regression.num_regressors
     empty = Moments(jnp.zeros((K, K)), jnp.zeros((K, 1 + n * (n + 1) // 2)))
-    return _prior_draw(model, jax.random.key(seed), empty)
+    return prior_draw(model, jax.random.key(seed), model.collect(empty))
 
 
 def _sample_rows(
@@ -110,10 +111,3 @@ def _sample_rows(
 @functools.partial(jax.jit, static_argnums=0)
 def _center(model: "RegimeModel", moments: Moments) -> dict[str, jax.Array]:
     return model.center(model.collect(moments))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _prior_draw(model: "RegimeModel", key: jax.Array, empty: Moments) -> dict[str, jax.Array]:
-    statistics = model.collect(empty)
-    # Without data the first draw is from the prior, wherever it starts.
-    return model.conjugate_draw(key, model.center(statistics), statistics)

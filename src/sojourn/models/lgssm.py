@@ -12,20 +12,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.core import Tracer
 
-from sojourn._linalg import cholesky, matmul
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Edges, Seam, earlier, rows_at
+from sojourn.batch import Batch, Edges, Missing, Seam, earlier, rows_at
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
-from sojourn.models.base import Coords, Model, Params, Units
-from sojourn.models.simulation import check_simulation
+from sojourn.messages.rows import Rows, read_rows
+from sojourn.models.base import Coords, Model, Params, Units, prior_draw
+from sojourn.models.simulation import check_simulation, linear_process
 from sojourn.models.subspace import subspace_params
 from sojourn.series import Series
-from sojourn.series.series import Missing
 
 # Variance of the default law N(0, 10 I) of the state before the first row, in units of the data.
 INITIAL_VARIANCE = 10.0
@@ -40,10 +39,7 @@ _A_VARIANCE = 100.0
 class Pass(NamedTuple):
     """What the filter of a batch of windows leaves for what comes after."""
 
-    C: Array
-    psi: Array
-    y: Array
-    seen: Array | None
+    rows: Rows
     gains: gaussian.Gains
     first: Array | None
     filtered: gaussian.Filtered
@@ -348,25 +344,20 @@ class LGSSM(Model):
         params = self.dynamics.to_params(coords)
         A, Q = params["A"], params["Q"]
         C, psi = self.emission_values(coords)
-        y, seen = batch.y, None
-        if missing != "none":
-            seen = ~jnp.isnan(y)
-            y = jnp.where(seen, y, 0.0)
-            if missing == "rows":
-                seen = seen.any(1)
-        rows = gaussian.observe(C, psi, y, seen)
+        rows = read_rows(C, psi, batch.y, missing)
         edge = gaussian.stationary(A, Q)
         mean, covariance = self._initial_law(edge)
         start = gaussian.start_variants(covariance, edge)
         means = jnp.where(batch.first, mean[:, None], 0.0)
-        if seen is None:
+        if rows.seen is None:
             first: Array | None = batch.first
         else:
             first, start = None, gaussian.by_window(start, batch.first)
-        found = gaussian.gains(A[None, :, :, None], Q[None, :, :, None], rows.C, start, y.shape[0])
-        filtered = gaussian.forward(found, first, means, rows)
+        observed, L = rows.whitened, batch.weight.shape[0]
+        found = gaussian.gains(A[None, :, :, None], Q[None, :, :, None], observed.C, start, L)
+        filtered = gaussian.forward(found, first, means, observed)
         scale = jnp.sqrt(jnp.diagonal(edge))
-        return Pass(C, psi, y, seen, found, first, filtered, scale)
+        return Pass(rows, found, first, filtered, scale)
 
     def emission_values(self, coords: Coords) -> tuple[Array, Array]:
         if isinstance(self.emission, Emission):
@@ -393,14 +384,7 @@ class LGSSM(Model):
     def _moments(
         self, coords: Coords, batch: Batch, done: Pass, smoothed: gaussian.Smoothed
     ) -> gaussian.Moments:
-        seen = done.seen
-        whole = seen.any(1) if seen is not None and seen.ndim == 3 else seen
-        moments = gaussian.expected_moments(smoothed, done.first, batch.weight, done.y, whole)
-        if seen is not None and seen.ndim == 3:
-            completion = gaussian.complete(done.C, done.psi, done.y, seen)
-            moments = gaussian.completed_moments(
-                moments, smoothed, done.first, batch.weight, completion, seen
-            )
+        moments = gaussian.expected_moments(smoothed, done.first, batch.weight, done.rows)
         if self.initial == "stationary":
             moments = self._add_initial(coords, batch, done, smoothed, moments)
         return moments
@@ -469,9 +453,14 @@ class LGSSM(Model):
     ) -> tuple[Array, Edges]:
         done = self.run(coords, batch, missing)
         params = self.dynamics.to_params(coords)
-        rows = gaussian.observe(done.C, done.psi, done.y, done.seen)
         scores = gaussian.predict(
-            params["A"], params["Q"], done.gains, done.first, done.filtered, rows, horizon
+            params["A"],
+            params["Q"],
+            done.gains,
+            done.first,
+            done.filtered,
+            done.rows.whitened,
+            horizon,
         )
         compared = self._edges(done, earlier(seam, horizon), None)
         return (batch.weight[horizon:] * scores).sum(0), compared
@@ -509,15 +498,7 @@ class LGSSM(Model):
     ) -> tuple[tuple[dict[str, Any], Array], Edges]:
         done = self.run(coords, batch, missing)
         x = gaussian.sample(done.gains, done.first, done.filtered, noise)
-        n, L = self.state_dim, batch.weight.shape[0]
-        nothing = jnp.zeros((L + 1, n, n, 1))
-        known = gaussian.Smoothed(x, nothing, nothing[1:])
-        seen, y = done.seen, done.y
-        if seen is not None and seen.ndim == 3:
-            u, H, S = gaussian.complete(done.C, done.psi, y, seen)
-            y = u + matmul(H, jnp.moveaxis(x[1:], 1, 0)[:, None])[:, 0] + draw_missing(key, S, seen)
-            y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
-        moments = gaussian.expected_moments(known, None, batch.weight, y, seen)
+        moments = gaussian.sampled_moments(key, x, batch.weight, done.rows)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
         compared = with_paths(self._edges(done, seam, None), x, done.scale, seam)
         return (statistics, x[1:]), compared
@@ -586,10 +567,8 @@ class LGSSM(Model):
         zeros = [(), (n, n), (n, n), (n, n), (), (m, m), (m, n), (n, n)]
         with jax.enable_x64(True):
             empty = self.collect(gaussian.Moments(*(jnp.zeros(shape) for shape in zeros)))
-            coords = _prior_draw(self, jax.random.key(seed), empty)
-            A = np.asarray(coords["A"])
-            radius = np.abs(np.linalg.eigvals(A)).max()
-            return {**coords, "A": jnp.asarray(A * min(1.0, 0.9 / radius))}
+            coords = prior_draw(self, jax.random.key(seed), empty)
+            return {**coords, "A": stable(coords["A"])}
 
     def simulate(
         self, params: Params, num_timesteps: int, seed: int = 0
@@ -603,32 +582,16 @@ class LGSSM(Model):
         with jax.enable_x64(True):
             values = {**self.constants, **self.check_params(params)}
             edge = gaussian.stationary(values["A"], values["Q"])
-            mean, covariance = self.raw()._initial_law(edge)
-            x, y = _simulate(key, values, mean, covariance, num_timesteps)
+            one = values | {name: values[name][None] for name in ("A", "Q")}
+            z = jnp.zeros(num_timesteps, int)
+            x, y = linear_process(key, one, self.raw()._initial_law(edge), z)
             return {"x": np.array(x)}, np.array(y)
 
 
-@functools.partial(jax.jit, static_argnums=4)
-def _simulate(
-    key: Array, params: Params, mean: Array, covariance: Array, num_timesteps: int
-) -> tuple[Array, Array]:
-    n, m = params["A"].shape[0], params["R"].shape[0]
-    key_start, key_states, key_rows = jax.random.split(key, 3)
-    start = mean + jnp.linalg.cholesky(covariance) @ jax.random.normal(key_start, (n,))
-    noise = jax.random.normal(key_states, (num_timesteps, n)) @ jnp.linalg.cholesky(params["Q"]).T
-
-    def step(x: Array, e: Array) -> tuple[Array, Array]:
-        x = params["A"] @ x + e
-        return x, x
-
-    _, x = lax.scan(step, start, noise)
-    noise = jax.random.normal(key_rows, (num_timesteps, m)) @ jnp.linalg.cholesky(params["R"]).T
-    return x, x @ jnp.asarray(params["C"]).T + noise
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _prior_draw(model: LGSSM, key: Array, empty: Any) -> dict[str, Array]:
-    return model.conjugate_draw(key, model.center(empty), empty)
+def stable(A: Array) -> Array:
+    """Shrink matrices (..., n, n) so that their roots are at most 0.9, where windows can start."""
+    radius = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
+    return A * np.minimum(1.0, 0.9 / radius)[..., None, None]
 
 
 def filtered_edges(
@@ -665,12 +628,3 @@ def with_paths(found: Edges, x: Array, scale: Array, seam: Seam) -> Edges:
     pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(scale, 2)[:, None]
     ahead = jnp.minimum(seam.stop, pair.shape[0] - 1)
     return found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))
-
-
-def draw_missing(key: Array, covariance: Array, seen: Array) -> Array:
-    """Draw N(0, S) for each row, zero where the entry was seen; (m, L, W)."""
-    o = jnp.moveaxis(seen, 1, 0)
-    m = covariance.shape[0]
-    root = cholesky(covariance + jnp.eye(m)[:, :, None, None] * o)
-    noise = jax.random.normal(key, o.shape)
-    return jnp.where(o, 0.0, matmul(root, noise[:, None])[:, 0])

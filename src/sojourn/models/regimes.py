@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn._linalg import cholesky, matmul, solve_lower
+from sojourn._linalg import cholesky, matmul, solve_lower, transpose
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_positive, check_seed, shown
-from sojourn.batch import Batch, Edges, Seam, earlier, edges
+from sojourn.batch import Batch, Edges, Missing, Seam, earlier, edges
 from sojourn.blocks import (
     Regression,
     RegressionStatistics,
@@ -29,7 +29,6 @@ from sojourn.messages import discrete
 from sojourn.models.base import Coords, Model, check_lags
 from sojourn.models.initialization import kmeans_coords, prior_coords
 from sojourn.series import Series
-from sojourn.series.series import Missing
 
 InitMethod = Literal["kmeans", "influence", "prior"]
 
@@ -233,7 +232,7 @@ class RegimeModel(Model):
         if missing == "entries":
             return self._completion(A, psi, y, chi, seen)[0]
         # ψᵀ (y − A χ) as one product with the row (y, χ).
-        whitening = jnp.concatenate([jnp.swapaxes(psi, 0, 1), -matmul(_t(psi), A)], axis=1)
+        whitening = jnp.concatenate([jnp.swapaxes(psi, 0, 1), -matmul(transpose(psi), A)], axis=1)
         row = jnp.concatenate([y, chi], axis=1)
         residual = _product(whitening, row)
         constant = log_diagonal.sum(0) - self.emission_dim / 2 * np.log(2 * np.pi)
@@ -286,7 +285,7 @@ class RegimeModel(Model):
         """
         d = self.emission_dim
         inverse = solve_lower(psi, jnp.eye(d).reshape(d, d, 1) * jnp.ones_like(psi))
-        Sigma = matmul(_t(inverse), inverse)[:, :, None, :, None]
+        Sigma = matmul(transpose(inverse), inverse)[:, :, None, :, None]
         mean = jnp.moveaxis(_product(A, chi), 2, 0)
         o = jnp.moveaxis(seen, 1, 0)[:, :, None].astype(y.dtype)
         residual = o * (jnp.moveaxis(y, 1, 0)[:, :, None] - mean)
@@ -297,8 +296,8 @@ class RegimeModel(Model):
         cross = solve_lower(root, o[:, None] * Sigma)
         log_root = jnp.log(jnp.stack([root[b, b] for b in range(d)])).sum(0)
         log_f = -0.5 * (jnp.square(half).sum((0, 1)) + o.sum(0) * np.log(2 * np.pi)) - log_root
-        gain = matmul(_t(cross), half)[:, 0]
-        conditional = Sigma - matmul(_t(cross), cross)
+        gain = matmul(transpose(cross), half)[:, 0]
+        conditional = Sigma - matmul(transpose(cross), cross)
         completed = jnp.where(o > 0, jnp.moveaxis(y, 1, 0)[:, :, None], mean + gain)
         conditional = conditional * (1 - o[:, None]) * (1 - o[None])
         return log_f, jnp.moveaxis(completed, 0, 2), conditional
@@ -339,7 +338,3 @@ def _product(matrix: Array, row: Array) -> Array:
     columns = jnp.moveaxis(matrix, 1, 0)
     terms = (columns[c].T[:, :, None] * row[:, None, None, c] for c in range(n))
     return functools.reduce(jnp.add, terms)
-
-
-def _t(M: Array) -> Array:
-    return jnp.swapaxes(M, 0, 1)

@@ -1,6 +1,7 @@
 """Pieces that simulators share."""
 
 import functools
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -29,3 +30,27 @@ def markov_chain(key: Array, Pi: Array, initial: Array, num_timesteps: int) -> A
     law = jnp.cumsum(initial)
     start = (law[:-1] <= uniform[0] * law[-1]).sum().astype(jnp.int32)
     return lax.scan(step, start, uniform[1:])[1]
+
+
+@jax.jit
+def linear_process(
+    key: Array, params: Mapping[str, Array], start: tuple[Array, Array], z: Array
+) -> tuple[Array, Array]:
+    """Draw x_1, …, x_T and rows given z, the state before the first having mean and covariance `start`.
+
+    `A` and `Q` have one matrix for each value of z, (K, n, n).
+    """
+    mean, covariance = start
+    T, n, m = z.shape[0], covariance.shape[0], params["R"].shape[0]
+    key_start, key_states, key_rows = jax.random.split(key, 3)
+    first = mean + jnp.linalg.cholesky(covariance) @ jax.random.normal(key_start, (n,))
+    roots = jnp.linalg.cholesky(params["Q"])
+
+    def step(x: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        state, e = row
+        x = params["A"][state] @ x + roots[state] @ e
+        return x, x
+
+    _, x = lax.scan(step, first, (z, jax.random.normal(key_states, (T, n))))
+    noise = jax.random.normal(key_rows, (T, m)) @ jnp.linalg.cholesky(params["R"]).T
+    return x, x @ jnp.asarray(params["C"]).T + noise

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from sojourn._linalg import matmul
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_size, shown
-from sojourn.batch import Batch, Edges, Seam
+from sojourn.batch import Batch, Edges, Missing, Seam
 from sojourn.blocks import (
     Block,
     Emission,
@@ -28,13 +27,13 @@ from sojourn.blocks import (
 )
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian, particle, switching
+from sojourn.messages.rows import Rows, read_rows
 from sojourn.models import lgssm
 from sojourn.models.arhmm import ARHMM
-from sojourn.models.base import Coords, Model, Params, Units
+from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.lgssm import LGSSM
-from sojourn.models.simulation import check_simulation, markov_chain
+from sojourn.models.simulation import check_simulation, linear_process, markov_chain
 from sojourn.series import Series
-from sojourn.series.series import Missing
 
 # Fields that the model shares with its linear part.
 _LINEAR = (
@@ -267,7 +266,7 @@ class SLDS(Model):
 
     def prepare(
         self, coords: Coords, batch: Batch, missing: Missing
-    ) -> tuple[particle.System, switching.Rows]:
+    ) -> tuple[particle.System, Rows]:
         """Return the dynamics, with the law before each window, and the rows."""
         Pi = self.transition.to_params(coords)[self.transition.name]
         A, psi = self.dynamics.unpack(coords)
@@ -275,7 +274,7 @@ class SLDS(Model):
         system = switching.make_system(Pi, A, psi, initial, batch.first)
         C, psi_R = self.linear.emission_values(coords)
         rows = batch.y[:, : self.emission_dim]
-        return system, switching.observe(C, psi_R, rows, missing)
+        return system, read_rows(C, psi_R, rows, missing)
 
     def moments(
         self, key: Array, coords: Coords, batch: Batch, missing: Missing
@@ -405,18 +404,7 @@ class SLDS(Model):
         # the initial law of x does not depend on it.
         found, filtered = switching.filter_x(system, rows, jnp.concatenate([z[:1], z]))
         x = gaussian.sample(found, None, filtered, noise)
-        known = switching.known(x)
-        y, seen = rows.y, rows.seen
-        if rows.completion is not None:
-            assert seen is not None
-            u, H, S = rows.completion
-            y = (
-                u
-                + matmul(H, jnp.moveaxis(x[1:], 1, 0)[:, None])[:, 0]
-                + lgssm.draw_missing(key, S, seen)
-            )
-            y, seen = jnp.moveaxis(y, 0, 1), seen.any(1)
-        m = gaussian.expected_moments(known, None, batch.weight, y, seen)
+        m = gaussian.sampled_moments(key, x, batch.weight, rows)
         m = jax.tree.map(lambda total: total.sum(-1), m)
         statistics = RegressionStatistics(n=m.rows, yy=m.yy, yx=m.yx, xx=m.xx)
         scale = jnp.sqrt(jnp.stack([system.Q[a, a].max() for a in range(self.state_dim)]))
@@ -485,10 +473,8 @@ class SLDS(Model):
         square = (K, n, n)
         shapes = [(K, K), (K,), square, square, square, (), (m, m), (m, n), (n, n)]
         empty = self.collect(switching.Moments(*(jnp.zeros(shape) for shape in shapes)))
-        coords = _prior_draw(self, jax.random.key(seed), empty)
-        A = np.asarray(coords["A"])
-        radius = np.abs(np.linalg.eigvals(A)).max(-1)
-        return {**coords, "A": jnp.asarray(A * np.minimum(1.0, 0.9 / radius)[:, None, None])}
+        coords = prior_draw(self, jax.random.key(seed), empty)
+        return {**coords, "A": lgssm.stable(coords["A"])}
 
     def simulate(
         self, params: Params, num_timesteps: int, seed: int = 0
@@ -504,8 +490,8 @@ class SLDS(Model):
             key_z, key_x = jax.random.split(key)
             law = jnp.asarray(self.initial_law())
             z = markov_chain(key_z, values["transition_matrix"], law, num_timesteps)
-            covariance = jnp.asarray(self.raw()._initial_covariance())
-            x, y = _simulate(key_x, values, covariance, z)
+            start = (jnp.zeros(self.state_dim), jnp.asarray(self.raw()._initial_covariance()))
+            x, y = linear_process(key_x, values, start, z)
             return {"z": np.array(z), "x": np.array(x)}, np.array(y)
 
 
@@ -515,28 +501,6 @@ _COUPLED_DRAWS = 20
 # Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
 # their error is a few hundredths at most.
 _SMOOTHING_DRAWS = 50
-
-
-@jax.jit
-def _simulate(key: Array, params: Params, covariance: Array, z: Array) -> tuple[Array, Array]:
-    n, m = covariance.shape[0], params["R"].shape[0]
-    key_start, key_states, key_rows = jax.random.split(key, 3)
-    start = jnp.linalg.cholesky(covariance) @ jax.random.normal(key_start, (n,))
-    roots = jnp.linalg.cholesky(params["Q"])
-
-    def step(x: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        state, e = row
-        x = params["A"][state] @ x + roots[state] @ e
-        return x, x
-
-    _, x = lax.scan(step, start, (z, jax.random.normal(key_states, (z.shape[0], n))))
-    noise = jax.random.normal(key_rows, (z.shape[0], m)) @ jnp.linalg.cholesky(params["R"]).T
-    return x, x @ jnp.asarray(params["C"]).T + noise
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _prior_draw(model: SLDS, key: Array, empty: Any) -> dict[str, Array]:
-    return model.conjugate_draw(key, model.center(empty), empty)
 
 
 # Rows at the start of each series that a start of x is smoothed from.

@@ -1,15 +1,14 @@
 """One or several series of rows, validated once at the edge."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from sojourn._validation import shown
-
-Missing = Literal["none", "rows", "entries"]
+from sojourn.batch import Missing
 
 # Rows looked at to find the location and scale of the columns.
 _SCALE_ROWS = 100_000
