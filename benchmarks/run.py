@@ -33,11 +33,13 @@ from peers import (
 
 import sojourn as sj
 from sojourn.batch import Batch
+from sojourn.chains import _advance
+from sojourn.dynamics import State
 from sojourn.gibbs import Sweep
 from sojourn.gradients import Estimator, Source, windowed
-from sojourn.passes import full_statistics, state_marginals, total_score
-from sojourn.sampling import _advance
+from sojourn.passes import state_marginals, total_score
 from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
+from sojourn.tuning import pilot_at
 
 ROWS = 1_000_000
 
@@ -216,31 +218,28 @@ def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]
     model, params = alternating_rotations()
     series = sj.as_series(model.simulate(params, rows, seed=1)[1])
     coords = {name: jnp.asarray(u) for name, u in model.to_coords(params).items()}
-    statistics, _ = full_statistics(model, coords, series)
-    pilot = jax.tree.map(jnp.asarray, model.pilot(statistics, float(rows)))
-    return *windowed(model, series, windows), coords, pilot
+    return *windowed(model, series, windows), coords, pilot_at(model, series, coords)[0]
 
 
 def _stepper(
-    estimator: Estimator, source: Source, coords: Any, pilot: Any, *, count: int
+    estimator: Estimator, source: Source, coords: Any, metric: Any, *, count: int
 ) -> Callable[[], Any]:
     """Return a call that takes `count` steps inside one compiled loop."""
-    rows = float(source.values.shape[1])
 
     def run() -> Any:
         return _advance(
             source,
-            pilot,
+            metric,
             jax.random.key(0),
-            coords,
-            *map(jnp.asarray, (0, 1e-3, rows, 1, count, 0.0)),
+            State(coords, {}),
+            *map(jnp.asarray, (0, 1e-3, 1, count, 0.0)),
             estimator=estimator,
             sampler=sj.SGRLD(),
             decay=None,
             capacity=1,
         )
 
-    moved = run()[0]
+    moved = run()[0].coords
     if not all(np.isfinite(u).all() for u in moved.values()):
         raise RuntimeError(f"the chain diverged: {moved}")
     return run

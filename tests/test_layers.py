@@ -30,8 +30,11 @@ ALLOWED = {
     "synthetic": {"models"},
     # Plots are imported when one is asked for.
     "fit": {"models", "series", "metrics", "states", "align", "diagnostics", "plots"},
+    "chains": {
+        *("models", "series", "gradients", "dynamics", "gibbs", "tuning", "progress"),
+    },
     "sampling": {
-        *("models", "series", "gradients", "dynamics", "gibbs", "buffers", "tuning", "fit"),
+        *("models", "series", "dynamics", "gibbs", "buffers", "tuning", "chains", "fit"),
         "progress",
     },
     "plots": {"series", "states", "diagnostics", "fit"},

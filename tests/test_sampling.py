@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import sojourn as sj
-from sojourn import sampling, tuning
+from sojourn import chains, sampling, tuning
 from sojourn._cores import num_cores
 from sojourn.buffers import TOLERANCE, choose
 from sojourn.diagnostics import effective_sample_size
@@ -141,7 +141,7 @@ def test_gibbs_chains_start_apart_and_meet(switching, monkeypatch):
         def __call__(self, key, coords):
             return coords
 
-    monkeypatch.setattr(sampling, "make_sweep", Stay)
+    monkeypatch.setattr(chains, "make_sweep", Stay)
     fit = sj.sample(model, y, sj.Gibbs(), num_samples=4, **settings)
     starts = fit.posterior["means"].to_numpy()[:, 0]
     assert np.sqrt(np.mean(starts.var(0, ddof=1) / sd**2)) > 1
@@ -180,7 +180,7 @@ def test_other_chains_stop_in_warmup(monkeypatch):
             time.sleep(0.01)
         pytest.fail("the chain was not stopped")
 
-    monkeypatch.setattr(sampling, "num_cores", lambda: 2)
+    monkeypatch.setattr(chains, "num_cores", lambda: 2)
     traces, failure = sampling._run_chains(chain, 2, jax.random.key(0))
     assert failure is not None
     assert [trace.num_draws for trace in traces] == [0, 0]

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from sojourn.dynamics import SGLD, SGRLD, Decay
+from sojourn.dynamics import SGHMC, SGLD, SGNHT, SGRLD, Decay
 from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
@@ -15,7 +15,9 @@ from sojourn.states import decode, smooth
 __all__ = [
     "ARHMM",
     "LGSSM",
+    "SGHMC",
     "SGLD",
+    "SGNHT",
     "SGRLD",
     "SLDS",
     "Decay",

@@ -6,7 +6,6 @@ window is a vector of numbers of one kind. `MATH.md` §12.3.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,8 +14,7 @@ import numpy as np
 from jax import Array
 
 from sojourn.batch import Batch
-from sojourn.blocks import Pilot
-from sojourn.dynamics import Sampler
+from sojourn.dynamics import Metric, Sampler
 from sojourn.gradients import Estimator, Source, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
@@ -35,7 +33,7 @@ def window_gradients(
     source: Source,
     key: Array,
     coords: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
     buffer: Array | None = None,
 ) -> Array:
     """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
@@ -62,7 +60,7 @@ def window_gradients(
 
     def whitened(one: Any) -> Array:
         gradient = model.gradient(coords, one)
-        white = sampler.whiten(model, coords, gradient, pilot)
+        white = sampler.whiten(model, coords, gradient, metric)
         return jnp.concatenate([white[name].ravel() for name in sorted(white)])
 
     return jax.vmap(whitened)(statistics)
@@ -74,7 +72,7 @@ def choose(
     windows: Windows,
     sampler: Sampler,
     coords: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
     key: Array,
 ) -> tuple[int, float]:
     """Return the smallest buffer whose gradient error is small beside the noise, and that error.
@@ -93,7 +91,7 @@ def choose(
         estimator = dataclasses.replace(estimator, missing="rows")
 
     def measure(buffer: int) -> np.ndarray:
-        found = window_gradients(estimator, sampler, source, key, coords, pilot, buffer)
+        found = window_gradients(estimator, sampler, source, key, coords, metric, buffer)
         return np.asarray(found)
 
     reference = measure(2 * _LADDER[-1])

@@ -1,36 +1,23 @@
-"""`sample`: chains, chunks of compiled steps, progress, divergence."""
+"""`sample`: from data to draws."""
 
-import functools
-import threading
 import warnings
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
-from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn._validation import check_seed, check_size, shown
 from sojourn.buffers import TOLERANCE
-from sojourn.dynamics import SGRLD, Decay, Sampler
+from sojourn.chains import gibbs_chain, join, langevin_chain, run_chains
+from sojourn.dynamics import SGRLD, Sampler
 from sojourn.fit import Fit, make_fit
-from sojourn.gibbs import Gibbs, make_sweep
-from sojourn.gradients import Estimator, Source
+from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.progress import Progress
 from sojourn.series import Series, Windows, as_series
-from sojourn.tuning import Tuned, disperse, find_start, log_posterior, num_rows, pilot_at, tune
-
-# Pieces that a run is cut into; after each, Python looks at the chain once.
-_CHUNKS = 20
-
-# Halvings of the step size in warm-up before giving up.
-_MAX_HALVINGS = 10
+from sojourn.tuning import Tuned, find_start, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
@@ -42,11 +29,6 @@ class DivergenceError(RuntimeError):
     def __init__(self, message: str, fit: Fit | None) -> None:
         super().__init__(message)
         self.fit = fit
-
-
-class _Diverged(Exception):
-    def __init__(self, chain: int, step: int, parameter: str) -> None:
-        self.chain, self.step, self.parameter = chain, step, parameter
 
 
 @double
@@ -118,26 +100,23 @@ def sample(
         if isinstance(sampler, Gibbs):
             warmup = 200 if num_warmup == "auto" else num_warmup
             every = 1 if thin == "auto" else thin
-            chain = _gibbs_chain(outer, model, own, center, given, warmup, num_samples, every, bar)
+            chain = gibbs_chain(outer, model, own, center, given, warmup, num_samples, every, bar)
             choices: dict[str, Any] = {}
         else:
             bar.describe("tuning")
             tuned = tune(model, own, sampler, windows, control_variate, center, key_tune)
             warmup, every = _lengths(tuned, num_warmup, thin)
             _warn_of_buffer(tuned.choices)
-            T = num_rows(model, own)
-            chain = _langevin_chain(
-                outer, sampler, tuned, T, given, warmup, num_samples, every, bar
-            )
+            chain = langevin_chain(outer, sampler, tuned, given, warmup, num_samples, every, bar)
             choices = tuned.choices
         choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
         bar.announce(choices)
         bar.start(num_chains * (warmup + num_samples * every))
-        traces, failure = _run_chains(chain, num_chains, key_chains)
+        traces, failure = run_chains(chain, num_chains, key_chains)
     fit = None
     if min(trace.num_draws for trace in traces) > 0:
-        draws = [_join(trace.draws) for trace in traces]
-        statistics = [_join(trace.statistics) for trace in traces]
+        draws = [join(trace.draws) for trace in traces]
+        statistics = [join(trace.statistics) for trace in traces]
         fit = make_fit(outer, series, draws, statistics, choices, seed)
     if failure is not None:
         kept = 0 if fit is None else fit.posterior.sizes["draw"]
@@ -149,258 +128,6 @@ def sample(
         )
     assert fit is not None
     return fit
-
-
-class _Stopped(Exception):
-    """Another chain failed, or the user interrupted."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Trace:
-    """What one chain keeps, piece by piece, and the word that it should stop."""
-
-    stop: threading.Event
-    draws: list[dict[str, np.ndarray]] = field(default_factory=list)
-    statistics: list[dict[str, np.ndarray]] = field(default_factory=list)
-
-    @property
-    def num_draws(self) -> int:
-        return sum(len(next(iter(part.values()))) for part in self.draws)
-
-    def keep(self, draws: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
-        self.draws.append(draws)
-        self.statistics.append(statistics)
-
-    def check(self) -> None:
-        """Leave the chain if it should stop; called about as often as Python has its turn."""
-        if self.stop.is_set():
-            raise _Stopped
-
-
-Chain = Callable[[int, Array, _Trace], None]
-
-
-def _run_chains(chain: Chain, num_chains: int, key: Array) -> tuple[list[_Trace], _Diverged | None]:
-    """Run the chains side by side, one thread each, as many at a time as there are cores."""
-    stop = threading.Event()
-    traces = [_Trace(stop) for _ in range(num_chains)]
-
-    @double
-    def run(index: int) -> None:
-        try:
-            chain(index, jax.random.fold_in(key, index), traces[index])
-        except _Stopped:
-            pass
-        except BaseException:
-            stop.set()
-            raise
-
-    failure = None
-    with ThreadPoolExecutor(min(num_chains, num_cores())) as pool:
-        futures = [pool.submit(run, index) for index in range(num_chains)]
-        try:
-            for future in futures:
-                try:
-                    future.result()
-                except _Diverged as diverged:
-                    failure = failure or diverged
-        except BaseException:
-            stop.set()
-            raise
-    return traces, failure
-
-
-def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _langevin_chain(
-    outer: Model,
-    sampler: Sampler,
-    tuned: Tuned,
-    T: int,
-    start: dict[str, Array] | None,
-    num_warmup: int,
-    num_samples: int,
-    thin: int,
-    bar: Progress,
-) -> Chain:
-    """Return a function that runs one chain of a gradient sampler."""
-    estimator, source, pilot = tuned.estimator, tuned.source, tuned.pilot
-    decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
-    capacity = max(_chunks(num_samples))
-    to_params = functools.partial(_to_params, outer, estimator.model)
-
-    def advance(
-        key: Array, coords: Any, first: int, epsilon: float, count: int, every: int, tame: float
-    ) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
-        coords, kept = _advance(
-            source,
-            pilot,
-            key,
-            coords,
-            jnp.asarray(first),
-            jnp.asarray(epsilon),
-            jnp.asarray(float(T)),
-            jnp.asarray(count),
-            jnp.asarray(every),
-            jnp.asarray(tame),
-            estimator=estimator,
-            sampler=sampler,
-            decay=decay,
-            capacity=capacity,
-        )
-        return coords, {name: np.asarray(u)[:count] for name, u in kept.items()}
-
-    def chain(index: int, key: Array, trace: _Trace) -> None:
-        key_start, key = jax.random.split(key)
-        if start is None:
-            coords = disperse(estimator.model, tuned.center, pilot, key_start, T)
-        else:
-            coords = {n: jnp.asarray(u) for n, u in start.items()}
-        epsilon, first, halvings = tuned.epsilon, 0, 0
-        sizes = _chunks(num_warmup)
-        for chunk, size in enumerate(sizes):
-            # A tamed drift survives far starts but also hides a step that is too large: the second
-            # half runs as sampling will.
-            tame = 1.0 if chunk < len(sizes) // 2 else 0.0
-            while True:
-                trace.check()
-                # After a restart steps go on counting: the same noise might lead to the same end.
-                last, drawn = advance(key, coords, first, epsilon, 1, size, tame)
-                first += size
-                bad = _first_non_finite(drawn) or _first_non_finite(to_params(drawn))
-                if bad is None:
-                    break
-                halvings += 1
-                if halvings > _MAX_HALVINGS:
-                    raise _Diverged(index, first, bad[1])
-                epsilon, tame = epsilon / 2, 1.0
-            coords = last
-            bar.advance(size, float(log_posterior(estimator, source, key, coords)))
-        for size in _chunks(num_samples):
-            trace.check()
-            coords, drawn = advance(key, coords, first, epsilon, size, thin, 0.0)
-            params = to_params(drawn)
-            # Finite coordinates may stand for infinite parameters.
-            bad = _first_non_finite(drawn) or _first_non_finite(params)
-            if bad is not None:
-                good = {n: p[: bad[0]] for n, p in params.items()}
-                nothing = np.full(bad[0], np.nan)
-                trace.keep(good, {"step_size": np.full(bad[0], epsilon), "lp": nothing})
-                raise _Diverged(index, first + bad[0] * thin, bad[1])
-            steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
-            scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial
-            first += size * thin
-            lp = float(log_posterior(estimator, source, key, coords))
-            trace.keep(params, {"step_size": epsilon * scale, "lp": np.full(size, lp)})
-            bar.advance(size * thin, lp)
-
-    return chain
-
-
-@functools.partial(jax.jit, static_argnames=("estimator", "sampler", "decay", "capacity"))
-def _advance(
-    source: Source,
-    pilot: Any,
-    key: Array,
-    coords: dict[str, Array],
-    first: Any,
-    epsilon: Any,
-    T: Any,
-    num_draws: Any,
-    thin: Any,
-    tame: Any,
-    *,
-    estimator: Estimator,
-    sampler: Sampler,
-    decay: Decay | None,
-    capacity: int,
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Take num_draws · thin steps, keeping every thin-th in an array of `capacity` draws.
-
-    Step t uses the key folded with t alone, so that chunks, stops and resumes change nothing. Counts
-    are traced: warm-up, chunks and the last, shorter one share one compiled program.
-    """
-
-    def step(t: Array, coords: dict[str, Array]) -> dict[str, Array]:
-        key_windows, key_noise = jax.random.split(jax.random.fold_in(key, t))
-        statistics = estimator(source, key_windows, coords)
-        # Halvings in warm-up scale a schedule as a whole.
-        h = epsilon * (1.0 if decay is None else decay(t) / decay.initial) / T
-        return sampler.step(key_noise, estimator.model, coords, statistics, h, pilot, tame=tame)
-
-    def draw(n: Array, carry: Any) -> Any:
-        coords, kept = carry
-        begin = first + n * thin
-        coords = lax.fori_loop(begin, begin + thin, step, coords)
-        return coords, {name: kept[name].at[n].set(u) for name, u in coords.items()}
-
-    kept = {name: jnp.zeros((capacity, *u.shape), u.dtype) for name, u in coords.items()}
-    return lax.fori_loop(0, num_draws, draw, (coords, kept))
-
-
-def _to_params(outer: Model, model: Model, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return draws of coordinates as parameters in the units of the user."""
-    params = outer.standardise(_constrain(model, dict(drawn)), inverse=True)
-    return {name: np.asarray(value) for name, value in params.items()}
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _constrain(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
-    return jax.vmap(model.constrain)(coords)
-
-
-def _gibbs_chain(
-    outer: Model,
-    model: Model,
-    series: Series,
-    center: dict[str, Array],
-    start: dict[str, Array] | None,
-    num_warmup: int,
-    num_samples: int,
-    thin: int,
-    bar: Progress,
-) -> Chain:
-    """Return a function that runs one chain of Gibbs sweeps."""
-    T = num_rows(model, series)
-    pilot = None if start is not None else pilot_at(model, series, center)[0]
-
-    def chain(index: int, key: Array, trace: _Trace) -> None:
-        key_start, key = jax.random.split(key)
-        if pilot is None:
-            coords = {n: jnp.asarray(u) for n, u in center.items()}
-        else:
-            coords = disperse(model, center, pilot, key_start, T)
-        sweep = make_sweep(model, series)
-        for t in range(num_warmup + num_samples * thin):
-            trace.check()
-            coords = sweep(jax.random.fold_in(key, t), coords)
-            bar.advance(1)
-            if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
-                drawn = _to_params(outer, model, {n: u[None] for n, u in coords.items()})
-                bad = _first_non_finite(drawn)
-                if bad is not None:
-                    raise _Diverged(index, t, bad[1])
-                trace.keep(drawn, {})
-
-    return chain
-
-
-def _first_non_finite(drawn: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Return the first draw with a value that is not finite, and the parameter's name."""
-    found = []
-    for name, values in drawn.items():
-        bad = ~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(1)
-        if bad.any():
-            found.append((int(np.argmax(bad)), name))
-    return min(found, default=None)
-
-
-def _chunks(total: int) -> list[int]:
-    """Cut `total` into at most `_CHUNKS` equal pieces and a rest."""
-    size = max(1, -(-total // _CHUNKS))
-    return [size] * (total // size) + ([total % size] if total % size else [])
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:

@@ -23,9 +23,8 @@ import numpy as np
 from jax import Array
 
 from sojourn.batch import Seam
-from sojourn.blocks import Pilot
 from sojourn.buffers import choose, window_gradients
-from sojourn.dynamics import SGRLD, Decay, Sampler
+from sojourn.dynamics import SGRLD, Decay, Metric, Sampler
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.passes import Tiles, full_statistics
@@ -58,7 +57,7 @@ class Tuned:
     Attributes:
         estimator: Estimator of the statistics.
         source: What it reads.
-        pilot: Constants of the metric.
+        metric: The metric.
         epsilon: Step size ε; the schedule's first value for a `Decay`.
         center: Coordinates near the mode.
         choices: What was chosen, by name, for the user.
@@ -66,7 +65,7 @@ class Tuned:
 
     estimator: Estimator
     source: Source
-    pilot: Mapping[str, Pilot]
+    metric: Metric
     epsilon: float
     center: dict[str, Array]
     choices: dict[str, Any]
@@ -121,7 +120,7 @@ def tune(
                 "does not have; use control_variate=False"
             )
         control_variate = False
-    pilot, statistics, tiles = pilot_at(model, series, center)
+    metric, statistics, tiles = pilot_at(model, series, center)
     choices: dict[str, Any] = {}
     fit_batch = windows == "auto"
     if windows == "auto":
@@ -129,7 +128,7 @@ def tune(
             windows = Windows.full()
         else:
             shape = Windows(min(200, max(series.lengths) - model.num_lags), 0, 64)
-            buffer, error = choose(model, series, shape, sampler, center, pilot, key_buffer)
+            buffer, error = choose(model, series, shape, sampler, center, metric, key_buffer)
             windows = Windows(shape.length, buffer, shape.batch)
             choices["buffer_error"] = _rounded(error)
     assert isinstance(windows, Windows)
@@ -137,12 +136,12 @@ def tune(
         estimator, source = full(model, series, tiles)
         noise = 0.0
         if model.regimes is not None:
-            noise = monte_carlo_noise(estimator, sampler, source, center, pilot, key_noise)
+            noise = monte_carlo_noise(estimator, sampler, source, center, metric, key_noise)
         choices |= {"windows": "full", "buffer": tiles.buffer, "control_variate": False}
     else:
         estimator, source = windowed(model, series, windows)
         varied = source._replace(center=Center(dict(center), statistics))
-        measure = functools.partial(gradient_noise, center=center, pilot=pilot, key=key_noise, T=T)
+        measure = functools.partial(gradient_noise, center=center, metric=metric, key=key_noise)
         levels = {}
         if control_variate is not True:
             levels[False] = measure(estimator, sampler, source)
@@ -150,7 +149,7 @@ def tune(
             levels[True] = measure(estimator, sampler, varied)
         use = min(levels, key=lambda kind: levels[kind])
         noise, source = levels[use], varied if use else source
-        epsilon = step_size(sampler, model, center, pilot, noise, T)
+        epsilon = step_size(sampler, model, center, metric, noise)
         share = epsilon / T / 2 * noise
         if fit_batch and share < _SMALL_NOISE / 2:
             # Noise falls as one over the batch: give up windows that do not pay for themselves.
@@ -165,32 +164,30 @@ def tune(
             "scheme": windows.scheme,
             "control_variate": use,
         }
-    epsilon = step_size(sampler, model, center, pilot, noise, T)
+    epsilon = step_size(sampler, model, center, metric, noise)
     if not np.isfinite(epsilon):
         raise ValueError(
             "no step size could be found: the statistics near the start are not finite; check that "
             "some rows are complete (with their lags), and centre and scale data far from zero"
         )
     choices |= {"step_size": _rounded(epsilon), "noise_fraction": _rounded(epsilon / T / 2 * noise)}
-    return Tuned(estimator, source, pilot, epsilon, dict(center), choices)
+    return Tuned(estimator, source, metric, epsilon, dict(center), choices)
 
 
-def pilot_at(
-    model: Model, series: Series, coords: Coords
-) -> tuple[dict[str, Pilot], dict[str, Any], Tiles]:
-    """Return constants of the metric, and the statistics of all rows that they come from."""
+def pilot_at(model: Model, series: Series, coords: Coords) -> tuple[Metric, dict[str, Any], Tiles]:
+    """Return the complete-data metric, and the statistics of all rows that it comes from."""
     statistics, tiles = full_statistics(model, coords, series)
     T = float(num_rows(model, series))
-    return jax.jit(model.pilot, static_argnums=1)(statistics, T), statistics, tiles
+    pilots = jax.jit(model.pilot, static_argnums=1)(statistics, T)
+    return Metric(pilots, {}, T), statistics, tiles
 
 
 def step_size(
     sampler: Sampler,
     model: Model,
     coords: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
     noise: float,
-    T: int,
 ) -> float:
     """Return ε: the user's, or the largest with both excesses of the variance under 5%."""
     if isinstance(sampler.step_size, Decay):
@@ -200,9 +197,9 @@ def step_size(
     # The metric of SGRLD is the inverse of the information: curvature one.
     curvature = 1.0
     if not isinstance(sampler, SGRLD):
-        curvature = float(_curvature(sampler, model, coords, pilot))
+        curvature = float(_curvature(sampler, model, coords, metric))
     limit = 2 * EXCESS / curvature
-    return float(limit if noise == 0 else min(limit, 2 * EXCESS * T / noise))
+    return float(limit if noise == 0 else min(limit, 2 * EXCESS * metric.num_rows / noise))
 
 
 def gradient_noise(
@@ -210,9 +207,8 @@ def gradient_noise(
     sampler: Sampler,
     source: Source,
     center: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
     key: Array,
-    T: int,
 ) -> float:
     """Return λ_max(Eᵀ Σ_g E) of one step's gradient, measured about two posterior sds from the centre.
 
@@ -227,8 +223,8 @@ def gradient_noise(
     keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
     for k in keys:
         key_place, key_windows = jax.random.split(k)
-        place = disperse(estimator.model, center, pilot, key_place, T)
-        found = window_gradients(estimator, sampler, source, key_windows, place, pilot)
+        place = disperse(estimator.model, center, metric, key_place)
+        found = window_gradients(estimator, sampler, source, key_windows, place, metric)
         white.append(np.asarray(found))
     deviations = np.concatenate([w - w.mean(0) for w in white])
     count = len(deviations) - len(white)
@@ -241,13 +237,13 @@ def monte_carlo_noise(
     sampler: Sampler,
     source: Source,
     center: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
     key: Array,
 ) -> float:
     """Return λ_max(Eᵀ Σ_g E) of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
-            np.asarray(_whitened(estimator, sampler, source, k, center, pilot))
+            np.asarray(_whitened(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
@@ -261,11 +257,11 @@ def _whitened(
     source: Source,
     key: Array,
     coords: Coords,
-    pilot: Mapping[str, Pilot],
+    metric: Metric,
 ) -> Array:
     model = estimator.model
     gradient = model.gradient(coords, estimator(source, key, coords))
-    white = sampler.whiten(model, coords, gradient, pilot)
+    white = sampler.whiten(model, coords, gradient, metric)
     return jnp.concatenate([white[name].ravel() for name in sorted(white)])
 
 
@@ -275,9 +271,7 @@ def _rounded(value: float) -> float:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def disperse(
-    model: Model, center: Coords, pilot: Mapping[str, Pilot], key: Array, T: Any
-) -> dict[str, Array]:
+def disperse(model: Model, center: Coords, metric: Metric, key: Array) -> dict[str, Array]:
     """Return coordinates about two complete-data posterior sds from the centre."""
     moved: dict[str, Array] = {}
     for block, block_key in zip(
@@ -286,9 +280,9 @@ def disperse(
         own = {n: jnp.asarray(center[n]) for n in block.names}
         keys = dict(zip(own, jax.random.split(block_key, len(own)), strict=True))
         noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
-        step = block.sqrt_metric(own, noise, pilot[block.names[0]])
+        step = block.sqrt_metric(own, noise, metric.pilots[block.names[0]])
         # Directions that the data hardly inform are not moved further than the prior's order of one.
-        moved |= {n: own[n] + jnp.clip(2 * step[n] / jnp.sqrt(T), -1, 1) for n in own}
+        moved |= {n: own[n] + jnp.clip(2 * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own}
     return moved
 
 
@@ -310,13 +304,13 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _curvature(sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[str, Pilot]) -> Array:
+def _curvature(sampler: Sampler, model: Model, coords: Coords, metric: Metric) -> Array:
     """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric."""
     largest = []
     for block in model.blocks:
         own = {n: jnp.asarray(coords[n]) for n in block.names}
         flat, unravel = jax.flatten_util.ravel_pytree(own)
-        own_pilot = pilot[block.names[0]]
+        own_pilot = metric.pilots[block.names[0]]
         # The information is F Fᵀ with F = E⁻ᵀ, E the root of the block's own metric.
         root = jax.jacfwd(
             lambda v, own=own, p=own_pilot, b=block, r=unravel: jax.flatten_util.ravel_pytree(
@@ -327,7 +321,7 @@ def _curvature(sampler: Sampler, model: Model, coords: Coords, pilot: Mapping[st
         white = jax.vmap(
             lambda g, r=unravel: jax.flatten_util.ravel_pytree(
                 sampler.whiten(
-                    model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, pilot
+                    model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, metric
                 )
             )[0]
         )(information_root.T)
