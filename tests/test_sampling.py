@@ -173,7 +173,7 @@ def test_other_chains_stop_in_warmup(monkeypatch):
     def chain(index, key, trace):
         if index == 0:
             ready.wait(10)
-            raise sampling._Diverged(0, 1, "means")
+            raise chains.Diverged(0, 1, "means")
         for _ in range(1000):
             ready.set()
             trace.check()
@@ -181,7 +181,7 @@ def test_other_chains_stop_in_warmup(monkeypatch):
         pytest.fail("the chain was not stopped")
 
     monkeypatch.setattr(chains, "num_cores", lambda: 2)
-    traces, failure = sampling._run_chains(chain, 2, jax.random.key(0))
+    traces, failure = chains.run_chains(chain, 2, jax.random.key(0))
     assert failure is not None
     assert [trace.num_draws for trace in traces] == [0, 0]
 
