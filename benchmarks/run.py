@@ -37,9 +37,9 @@ from sojourn.chains import _advance
 from sojourn.dynamics import State
 from sojourn.gibbs import Sweep
 from sojourn.gradients import Estimator, Source, windowed
+from sojourn.modes import place
 from sojourn.passes import state_marginals, total_score
 from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
-from sojourn.tuning import pilot_at
 
 ROWS = 1_000_000
 
@@ -218,7 +218,7 @@ def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]
     model, params = alternating_rotations()
     series = sj.as_series(model.simulate(params, rows, seed=1)[1])
     coords = {name: jnp.asarray(u) for name, u in model.to_coords(params).items()}
-    return *windowed(model, series, windows), coords, pilot_at(model, series, coords)[0]
+    return *windowed(model, series, windows), coords, place(model, series, coords).metric
 
 
 def _stepper(

@@ -21,8 +21,11 @@ ALLOWED = {
     "metrics": {"models", "series", "passes"},
     "states": {"models", "series", "passes", "metrics"},
     "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
+    "starts": {"models", "series", "gradients"},
+    "curvature": {"blocks", "models", "gradients", "dynamics"},
+    "modes": {"models", "series", "passes", "gradients", "dynamics", "curvature"},
     "tuning": {
-        *("blocks", "models", "series", "passes", "gradients", "dynamics", "buffers"),
+        *("models", "series", "passes", "gradients", "dynamics", "buffers", "modes"),
     },
     "align": set(),
     "diagnostics": set(),
@@ -31,10 +34,12 @@ ALLOWED = {
     # Plots are imported when one is asked for.
     "fit": {"models", "series", "metrics", "states", "align", "diagnostics", "plots"},
     "chains": {
-        *("models", "series", "gradients", "dynamics", "gibbs", "tuning", "progress"),
+        *("models", "series", "gradients", "dynamics", "gibbs", "modes", "starts", "tuning"),
+        "progress",
     },
     "sampling": {
-        *("models", "series", "dynamics", "gibbs", "buffers", "tuning", "chains", "fit"),
+        *("models", "series", "dynamics", "gibbs", "buffers", "starts", "tuning"),
+        *("chains", "fit"),
         "progress",
     },
     "plots": {"series", "states", "diagnostics", "fit"},

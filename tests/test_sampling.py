@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import sojourn as sj
-from sojourn import chains, sampling, tuning
+from sojourn import chains, modes, sampling, tuning
 from sojourn._cores import num_cores
 from sojourn.buffers import TOLERANCE, choose
 from sojourn.diagnostics import effective_sample_size
@@ -324,7 +324,7 @@ def test_buffers_that_are_all_too_short_say_so():
         at = {**params, **change}
         series = sj.as_series(model.simulate(at, 4000, seed=0)[1])
         coords = model.to_coords(at)
-        pilot = tuning.pilot_at(model, series, coords)[0]
+        pilot = modes.place(model, series, coords).metric
         windows, key = sj.Windows(50, 0, 64), jax.random.key(0)
         buffer, error = choose(model, series, windows, sj.SGRLD(), coords, pilot, key)
         assert (error <= TOLERANCE) == reached

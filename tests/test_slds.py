@@ -308,12 +308,12 @@ def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
     from sojourn.buffers import window_gradients
     from sojourn.dynamics import SGRLD
     from sojourn.gradients import windowed
-    from sojourn.tuning import pilot_at
+    from sojourn.modes import place
 
     model = sj.SLDS(2, 2, 2)
     _, y = model.simulate(PARAMS, 400, seed=0)
     series, coords = sj.as_series(y), model.to_coords(PARAMS)
-    pilot = pilot_at(model, series, coords)[0]
+    pilot = place(model, series, coords).metric
     estimator, source = windowed(model.coupled(), series, sj.Windows(5, 32, 32))
     estimator = dataclasses.replace(estimator, missing="rows")
     key = jax.random.key(0)

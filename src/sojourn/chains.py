@@ -18,9 +18,11 @@ from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model
+from sojourn.modes import place
 from sojourn.progress import Progress
 from sojourn.series import Series
-from sojourn.tuning import Tuned, disperse, log_posterior, pilot_at
+from sojourn.starts import log_posterior
+from sojourn.tuning import Tuned, disperse
 
 # Pieces that a run is cut into; after each, Python looks at the chain once.
 _CHUNKS = 20
@@ -244,7 +246,7 @@ def gibbs_chain(
     bar: Progress,
 ) -> Chain:
     """Return a function that runs one chain of Gibbs sweeps."""
-    metric = None if start is not None else pilot_at(model, series, center)[0]
+    metric = None if start is not None else place(model, series, center).metric
 
     def chain(index: int, key: Array, trace: Trace) -> None:
         key_start, key = jax.random.split(key)

@@ -14,6 +14,7 @@ stationary law is exact for Gaussian posteriors at any stable ε:
 the splitting known as BAOAB; Langevin dynamics are its limit c = 0.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -103,6 +104,14 @@ class Sampler(Protocol):
         self, model: Model, coords: Coords, gradient: Coords, metric: Metric
     ) -> dict[str, Array]: ...
 
+    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+        """Return the largest ε with a small error of discretisation at this curvature per row."""
+        ...
+
+    def noise_share(self, epsilon: float, noise: float) -> float:
+        """Return the excess of the stationary variance from gradients of a variance of noise · T."""
+        ...
+
 
 @dataclass(frozen=True)
 class SGRLD:
@@ -176,8 +185,18 @@ class SGRLD:
                 own = {n: gradient[n] for n in block.names}
                 white |= block.whiten(coords, own, metric.pilots[block.names[0]])
         if metric.root:
-            white["root"] = _pull(metric, gradient)
+            white["root"] = pull(metric.root, gradient)
         return white
+
+    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+        """Return ε with ε λ = 0.3, or 0.1 if a block moves in its own metric, of curvature one."""
+        if all(block.names[0] in metric.root for block in model.blocks):
+            return 0.3 / curvature
+        return min(0.1, 0.3 / curvature) if metric.root else 0.1
+
+    def noise_share(self, epsilon: float, noise: float) -> float:
+        """Return ε noise / 2. `MATH.md` §3.2."""
+        return epsilon * noise / 2
 
 
 @dataclass(frozen=True)
@@ -215,7 +234,7 @@ class SGLD:
     ) -> State:
         """Move all coordinates by the gradient of the log-posterior and white noise."""
         coords, h = state.coords, epsilon / metric.num_rows
-        gradient = _posterior_gradient(model, coords, statistics)
+        gradient = posterior_gradient(model, coords, statistics)
         norm = jnp.sqrt(sum(jnp.square(g).sum() for g in gradient.values()))
         gradient = jax.tree.map(lambda g: g / (1 + tame * h * norm), gradient)
         keys = dict(zip(coords, jax.random.split(key, len(coords)), strict=True))
@@ -233,6 +252,15 @@ class SGLD:
         """Return the gradient as it is: the metric is the identity."""
         del model, coords, metric
         return dict(gradient)
+
+    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+        """Return ε with an excess of the variance, ε λ / 2, of 5%."""
+        del model, metric
+        return 0.1 / curvature
+
+    def noise_share(self, epsilon: float, noise: float) -> float:
+        """Return ε noise / 2. `MATH.md` §3.2."""
+        return epsilon * noise / 2
 
 
 @dataclass(frozen=True)
@@ -281,7 +309,16 @@ class SGHMC:
     ) -> dict[str, Array]:
         """Return the gradient in coordinates where D is the identity."""
         del model, coords
-        return {"root": _pull(metric, gradient)}
+        return {"root": pull(metric.root, gradient)}
+
+    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+        """Return ε for angles of √(ε λ) = 0.7."""
+        del model, metric
+        return 0.5 / curvature
+
+    def noise_share(self, epsilon: float, noise: float) -> float:
+        """Return what a step adds to the momentum's variance over what friction takes away."""
+        return math.sqrt(epsilon) * noise / (2 * self.friction)
 
 
 @dataclass(frozen=True)
@@ -338,12 +375,22 @@ class SGNHT:
     ) -> dict[str, Array]:
         """Return the gradient in coordinates where D is the identity."""
         del model, coords
-        return {"root": _pull(metric, gradient)}
+        return {"root": pull(metric.root, gradient)}
+
+    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+        """Return ε for angles of √(ε λ) = 0.7."""
+        del model, metric
+        return 0.5 / curvature
+
+    def noise_share(self, epsilon: float, noise: float) -> float:
+        """Return what a step adds to the momentum's variance over what friction takes away."""
+        return math.sqrt(epsilon) * noise / (2 * self.friction)
 
 
-def _posterior_gradient(
+def posterior_gradient(
     model: Model, coords: Coords, statistics: Mapping[str, Any]
 ) -> dict[str, Array]:
+    """Return the gradient of the log-posterior from the statistics of the likelihood."""
     target = lambda u: model.expected_log_joint(u, statistics) + model.log_prior(u)  # noqa: E731
     return jax.grad(target)(dict(coords))
 
@@ -353,9 +400,16 @@ def _momentum(key: Array, metric: Metric) -> dict[str, Array]:
     return {"momentum": jax.random.normal(key, (dimension,))}
 
 
-def _pull(metric: Metric, gradient: Coords) -> Array:
+def pull(root: Mapping[str, Array], gradient: Coords) -> Array:
     """Return Eᵀ g."""
-    return sum(E.T @ gradient[name].ravel() for name, E in metric.root.items())  # type: ignore
+    parts = [E.T @ gradient[name].ravel() for name, E in root.items()]
+    return jnp.sum(jnp.stack(parts), axis=0)
+
+
+def push(coords: Coords, root: Mapping[str, Array], r: Array) -> dict[str, Array]:
+    """Return u + E r."""
+    moved = {n: coords[n] + (E @ r).reshape(coords[n].shape) for n, E in root.items()}
+    return dict(coords) | moved
 
 
 def _kick(
@@ -367,16 +421,13 @@ def _kick(
     tame: Array | float,
 ) -> Array:
     """Return √h Eᵀ g, bounded where it is to be tamed."""
-    kick = jnp.sqrt(h) * _pull(metric, _posterior_gradient(model, coords, statistics))
+    kick = jnp.sqrt(h) * pull(metric.root, posterior_gradient(model, coords, statistics))
     return kick / (1 + tame * jnp.sqrt(h) * jnp.linalg.norm(kick))
 
 
 def _drift(coords: Coords, r: Array, h: Array, metric: Metric) -> dict[str, Array]:
     """Return coordinates after half a step, u + √h/2 E r."""
-    return dict(coords) | {
-        name: coords[name] + jnp.sqrt(h) / 2 * (E @ r).reshape(coords[name].shape)
-        for name, E in metric.root.items()
-    }
+    return push(coords, metric.root, jnp.sqrt(h) / 2 * r)
 
 
 def _check_step_size(step_size: Any) -> None:

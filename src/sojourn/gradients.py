@@ -7,6 +7,7 @@ makes the gradient, `MATH.md` §2.2:
     g̃(θ) = ∇_θ E[log p(y, u | θ)] at the statistics  Σ_{t in S} w_t E[ · | y_window]
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -117,20 +118,35 @@ def windowed(model: Model, series: Series, windows: Windows) -> tuple[Estimator,
 def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]:
     """Return an estimator from all rows, and its source: the windows, gathered once."""
     values = series.resident()
-    count = len(tiles.drawn.start)
-    size = min(_GROUP, count)
-    groups = -(-count // size)
     every = jax.tree.map(jnp.asarray, tiles.drawn)
     pad = pads(model, series, tiles.rows)
-    batch, _ = gather_tiles(values, every, 0, groups * size, tiles.rows, model.num_lags, pad)
-
-    def split(x: Array) -> Array:
-        return jnp.moveaxis(x.reshape(*x.shape[:-1], groups, size), -2, 0)
-
-    batch = Batch(split(batch.y), split(batch.weight), split(batch.first))
+    count = len(tiles.drawn.start)
+    batch, _ = gather_tiles(values, every, 0, count, tiles.rows, model.num_lags, pad)
     missing = effective_missing(model, series, tiles.rows)
     estimator = Estimator(model, Windows.full(), tiles.rows, False, missing)
-    return estimator, Source(jnp.zeros((0, 0)), None, batch, None)
+    return estimator, _grouped(batch)
+
+
+def frozen(estimator: Estimator, source: Source, key: Array) -> tuple[Estimator, Source]:
+    """Return an estimator that reads the windows of one step again and again."""
+    batch = jax.jit(estimator.batch)(source, key)
+    return dataclasses.replace(estimator, windows=Windows.full()), _grouped(batch)
+
+
+def _grouped(batch: Batch) -> Source:
+    """Return windows, in groups that run together, as a source; windows left over are of no weight."""
+    count = batch.weight.shape[-1]
+    size = min(_GROUP, count)
+    groups = -(-count // size)
+
+    def split(x: Array) -> Array:
+        index = jnp.arange(groups * size) % count
+        return jnp.moveaxis(x[..., index].reshape(*x.shape[:-1], groups, size), -2, 0)
+
+    again = jnp.arange(groups * size).reshape(groups, 1, size) >= count
+    weight = jnp.where(again, 0.0, split(batch.weight))
+    tiles = Batch(split(batch.y), weight, split(batch.first))
+    return Source(jnp.zeros((0, 0)), None, tiles, None)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -17,7 +17,8 @@ from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.progress import Progress
 from sojourn.series import Series, Windows, as_series
-from sojourn.tuning import Tuned, find_start, tune
+from sojourn.starts import find_start
+from sojourn.tuning import Tuned, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10

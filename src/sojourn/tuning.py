@@ -1,20 +1,14 @@
-"""What is chosen before sampling: start, windows, metric, control variate, step size.
+"""What is chosen before sampling: windows, metric, control variate, step size.
 
-Start: several starts, a few steps of stochastic EM on windows from each, the best kept by its
-log-posterior on fresh windows, then more EM with averaging to the neighbourhood of the mode.
-
-Step size: stationary variances are inflated by gradient noise and by discretisation (`MATH.md` §3.2),
-
-    var / var_posterior = (1 + (h/2) λ_max(Eᵀ Σ_g E)) / (1 − ε λ / 2);
-
-ε is the largest that keeps both excesses under 5%.
+Step size: stationary variances are inflated by gradient noise and by discretisation (`MATH.md` §3.2);
+ε is the largest that keeps each excess to a few percent. Noise falls as one over the batch: as many
+windows are drawn as keep it from limiting the step, or all rows are taken where these are fewer.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -22,28 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.batch import Seam
 from sojourn.buffers import choose, window_gradients
-from sojourn.dynamics import SGRLD, Decay, Metric, Sampler
+from sojourn.dynamics import SGLD, Decay, Metric, Sampler, push
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.passes import Tiles, full_statistics
+from sojourn.modes import Mode, find_mode, place
 from sojourn.series import Series, Windows
 
-# Excess of the stationary variance allowed from discretisation, ε λ / 2, and from gradient noise.
+# Excess of the stationary variance allowed from gradient noise.
 EXCESS = 0.05
 
 # Up to this many rows a full pass costs no more than a good batch of windows.
 _FULL_ROWS = 16_384
 
-_SHORT_EM = 60
-
-# Share of the variance that gradient noise may add where the step size is not limited by it, and the
-# fewest windows worth a step's fixed cost.
-_SMALL_NOISE = 0.01
+# Windows of a step: the fewest worth its fixed cost, and the most.
 _MIN_BATCH = 16
+_MAX_BATCH = 1024
 
-_LONG_EM = 200
 _NOISE_WINDOWS = 1024
 
 # Full gradients that Monte Carlo noise is measured from.
@@ -71,35 +60,6 @@ class Tuned:
     choices: dict[str, Any]
 
 
-def num_rows(model: Model, series: Series) -> int:
-    """Rows T of the likelihood: all rows after the lags."""
-    return series.num_rows - model.num_lags * len(series.lengths)
-
-
-def find_start(
-    model: Model, series: Series, init: Any, key: Array, *, refine: bool
-) -> dict[str, Array]:
-    """Return coordinates near the mode, from starts of the kind `init` or from given coordinates."""
-    estimator, source = _em_estimator(model, series)
-    key_seeds, key_em, key_score = jax.random.split(key, 3)
-    if isinstance(init, Mapping):
-        starts = [dict(init)]
-    else:
-        methods = model.starts(init)
-        seeds = np.asarray(jax.random.randint(key_seeds, (len(methods),), 0, 2**30))
-        starts = [
-            model.initial_coords(series, method, int(seed))
-            for method, seed in zip(methods, seeds, strict=True)
-        ]
-        starts = [_em(estimator, source, key_em, s, _SHORT_EM) for s in starts]
-    scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
-    scores = np.nan_to_num(scores, nan=-np.inf)
-    # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
-    # and with it the units of the data, should not decide.
-    best = starts[int(np.argmax(scores >= scores.max() - 1))]
-    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
-
-
 def tune(
     model: Model,
     series: Series,
@@ -109,9 +69,7 @@ def tune(
     center: dict[str, Array],
     key: Array,
 ) -> Tuned:
-    """Choose windows, metric, control variate and step size at `center`."""
-    T = num_rows(model, series)
-    key_buffer, key_noise = jax.random.split(key)
+    """Choose windows, metric, control variate and step size near `center`."""
     if model.regimes is not None:
         # The error of a Monte Carlo average at the centre would stay in every gradient.
         if control_variate is True:
@@ -120,86 +78,122 @@ def tune(
                 "does not have; use control_variate=False"
             )
         control_variate = False
-    metric, statistics, tiles = pilot_at(model, series, center)
+    key_buffer, key_mode, key_noise = jax.random.split(key, 3)
+    start = place(model, series, center)
+    is_long = start.metric.num_rows > _FULL_ROWS
+    shape = Windows(min(200, max(series.lengths) - model.num_lags), 64, 64)
     choices: dict[str, Any] = {}
-    fit_batch = windows == "auto"
-    if windows == "auto":
-        if T <= _FULL_ROWS:
-            windows = Windows.full()
-        else:
-            shape = Windows(min(200, max(series.lengths) - model.num_lags), 0, 64)
-            buffer, error = choose(model, series, shape, sampler, center, metric, key_buffer)
-            windows = Windows(shape.length, buffer, shape.batch)
-            choices["buffer_error"] = _rounded(error)
-    assert isinstance(windows, Windows)
-    if windows.is_full:
-        estimator, source = full(model, series, tiles)
-        noise = 0.0
-        if model.regimes is not None:
-            noise = monte_carlo_noise(estimator, sampler, source, center, metric, key_noise)
-        choices |= {"windows": "full", "buffer": tiles.buffer, "control_variate": False}
+    if windows == "auto" and is_long:
+        buffer, error = choose(model, series, shape, sampler, center, start.metric, key_buffer)
+        shape = dataclasses.replace(shape, buffer=buffer)
+        choices["buffer_error"] = _rounded(error)
+    mode = find_mode(model, series, sampler, shape, start, key_mode)
+
+    steps = None
+    if isinstance(windows, Windows) and not windows.is_full:
+        steps = _from_windows(model, series, sampler, windows, control_variate, mode, key_noise)
+    elif windows == "auto" and is_long:
+        steps = _from_windows(model, series, sampler, shape, control_variate, mode, key_noise)
+        steps = _fit_batch(sampler, steps, mode)
+    if steps is None:
+        steps = _from_all(model, series, sampler, mode, key_noise)
+        choices |= {"windows": "full", "buffer": mode.tiles.buffer}
     else:
-        estimator, source = windowed(model, series, windows)
-        varied = source._replace(center=Center(dict(center), statistics))
-        measure = functools.partial(gradient_noise, center=center, metric=metric, key=key_noise)
-        levels = {}
-        if control_variate is not True:
-            levels[False] = measure(estimator, sampler, source)
-        if control_variate is not False:
-            levels[True] = measure(estimator, sampler, varied)
-        use = min(levels, key=lambda kind: levels[kind])
-        noise, source = levels[use], varied if use else source
-        epsilon = step_size(sampler, model, center, metric, noise)
-        share = epsilon / T / 2 * noise
-        if fit_batch and share < _SMALL_NOISE / 2:
-            # Noise falls as one over the batch: give up windows that do not pay for themselves.
-            batch = max(_MIN_BATCH, int(windows.batch * share / _SMALL_NOISE))
-            noise *= windows.batch / batch
-            windows = dataclasses.replace(windows, batch=batch)
-            estimator = dataclasses.replace(estimator, windows=windows)
-        choices |= {
-            "length": windows.length,
-            "buffer": windows.buffer,
-            "batch": windows.batch,
-            "scheme": windows.scheme,
-            "control_variate": use,
-        }
-    epsilon = step_size(sampler, model, center, metric, noise)
+        taken = steps.estimator.windows
+        choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
+    epsilon = step_size(sampler, model, mode, steps.noise)
     if not np.isfinite(epsilon):
         raise ValueError(
             "no step size could be found: the statistics near the start are not finite; check that "
             "some rows are complete (with their lags), and centre and scale data far from zero"
         )
-    choices |= {"step_size": _rounded(epsilon), "noise_fraction": _rounded(epsilon / T / 2 * noise)}
-    return Tuned(estimator, source, metric, epsilon, dict(center), choices)
+    choices |= {
+        "control_variate": steps.source.center is not None,
+        "metric": _describe_metric(model, sampler, mode),
+        "step_size": _rounded(epsilon),
+        "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise)),
+    }
+    return Tuned(steps.estimator, steps.source, mode.metric, epsilon, mode.coords, choices)
 
 
-def pilot_at(model: Model, series: Series, coords: Coords) -> tuple[Metric, dict[str, Any], Tiles]:
-    """Return the complete-data metric, and the statistics of all rows that it comes from."""
-    statistics, tiles = full_statistics(model, coords, series)
-    T = float(num_rows(model, series))
-    pilots = jax.jit(model.pilot, static_argnums=1)(statistics, T)
-    return Metric(pilots, {}, T), statistics, tiles
+class _Steps(NamedTuple):
+    """An estimator, what it reads, and λ_max(Eᵀ Σ_g E) / T of its gradients' noise."""
+
+    estimator: Estimator
+    source: Source
+    noise: float
 
 
-def step_size(
-    sampler: Sampler,
+def _from_windows(
     model: Model,
-    coords: Coords,
-    metric: Metric,
-    noise: float,
-) -> float:
-    """Return ε: the user's, or the largest with both excesses of the variance under 5%."""
+    series: Series,
+    sampler: Sampler,
+    windows: Windows,
+    control_variate: bool | str,
+    mode: Mode,
+    key: Array,
+) -> _Steps:
+    """Return steps on windows, with a control variate if that is asked for or lowers the noise."""
+    estimator, source = windowed(model, series, windows)
+    sources = []
+    if control_variate is not True:
+        sources.append(source)
+    if control_variate is not False:
+        sources.append(source._replace(center=Center(mode.coords, mode.statistics)))
+    found = [
+        _Steps(estimator, s, gradient_noise(estimator, sampler, s, mode.coords, mode.metric, key))
+        for s in sources
+    ]
+    return min(found, key=lambda steps: steps.noise)
+
+
+def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode) -> _Steps | None:
+    """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
+    estimator, source, noise = steps
+    model, windows = estimator.model, estimator.windows
+    if sampler.step_size != "auto":
+        return steps
+    share = sampler.noise_share(sampler.largest_step(model, mode.metric, mode.curvature), noise)
+    batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / EXCESS)))
+    num_passes = 1 if source.center is None else 2
+    if batch * estimator.rows * num_passes >= mode.metric.num_rows:
+        return None
+    batch = min(batch, _MAX_BATCH)
+    estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
+    return _Steps(estimator, source, noise * windows.batch / batch)
+
+
+def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> _Steps:
+    """Return steps on all rows."""
+    estimator, source = full(model, series, mode.tiles)
+    noise = 0.0
+    if model.regimes is not None:
+        noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
+    return _Steps(estimator, source, noise)
+
+
+def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:
+    if isinstance(sampler, SGLD):
+        return "none"
+    own = [block.names[0] for block in model.blocks if block.names[0] not in mode.metric.root]
+    if len(own) == len(model.blocks):
+        return "complete"
+    return "observed" + (f" (complete for {', '.join(own)})" if own else "")
+
+
+def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float:
+    """Return ε: the user's, or the largest with small errors from discretisation and noise."""
     if isinstance(sampler.step_size, Decay):
         return sampler.step_size.initial
     if sampler.step_size != "auto":
         return float(sampler.step_size)
-    # The metric of SGRLD is the inverse of the information: curvature one.
-    curvature = 1.0
-    if not isinstance(sampler, SGRLD):
-        curvature = float(_curvature(sampler, model, coords, metric))
-    limit = 2 * EXCESS / curvature
-    return float(limit if noise == 0 else min(limit, 2 * EXCESS * metric.num_rows / noise))
+    curvature = mode.curvature
+    if isinstance(sampler, SGLD):
+        curvature = float(_curvature(sampler, model, mode.coords, mode.metric))
+    epsilon = sampler.largest_step(model, mode.metric, curvature)
+    while sampler.noise_share(epsilon, noise) > EXCESS:
+        epsilon *= 0.9
+    return float(epsilon)
 
 
 def gradient_noise(
@@ -210,7 +204,7 @@ def gradient_noise(
     metric: Metric,
     key: Array,
 ) -> float:
-    """Return λ_max(Eᵀ Σ_g E) of one step's gradient, measured about two posterior sds from the centre.
+    """Return λ_max(Eᵀ Σ_g E) / T of one step, measured about two posterior sds from the centre.
 
     A control variate is exact at its centre, so its noise must be measured where chains go.
     """
@@ -229,7 +223,8 @@ def gradient_noise(
     deviations = np.concatenate([w - w.mean(0) for w in white])
     count = len(deviations) - len(white)
     # The sum over W windows varies W times as much as one of them, each of which is over W.
-    return float(W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch))
+    total = W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch)
+    return float(total / metric.num_rows)
 
 
 def monte_carlo_noise(
@@ -240,14 +235,15 @@ def monte_carlo_noise(
     metric: Metric,
     key: Array,
 ) -> float:
-    """Return λ_max(Eᵀ Σ_g E) of a full gradient whose expectations are Monte Carlo averages."""
+    """Return λ_max(Eᵀ Σ_g E) / T of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
             np.asarray(_whitened(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
-    return float(np.linalg.norm(white - white.mean(0), 2) ** 2 / (len(white) - 1))
+    total = np.linalg.norm(white - white.mean(0), 2) ** 2 / (len(white) - 1)
+    return float(total / metric.num_rows)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -272,11 +268,18 @@ def _rounded(value: float) -> float:
 
 @functools.partial(jax.jit, static_argnums=0)
 def disperse(model: Model, center: Coords, metric: Metric, key: Array) -> dict[str, Array]:
-    """Return coordinates about two complete-data posterior sds from the centre."""
+    """Return coordinates about two posterior sds from the centre, as far as the metric tells."""
     moved: dict[str, Array] = {}
+    if metric.root:
+        key, key_root = jax.random.split(key)
+        r = jax.random.normal(key_root, (next(iter(metric.root.values())).shape[1],))
+        moved = push(center, metric.root, 2 * r / jnp.sqrt(metric.num_rows))
+        moved = {n: center[n] + jnp.clip(u - center[n], -1, 1) for n, u in moved.items()}
     for block, block_key in zip(
         model.blocks, jax.random.split(key, len(model.blocks)), strict=True
     ):
+        if block.names[0] in metric.root:
+            continue
         own = {n: jnp.asarray(center[n]) for n in block.names}
         keys = dict(zip(own, jax.random.split(block_key, len(own)), strict=True))
         noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
@@ -284,23 +287,6 @@ def disperse(model: Model, center: Coords, metric: Metric, key: Array) -> dict[s
         # Directions that the data hardly inform are not moved further than the prior's order of one.
         moved |= {n: own[n] + jnp.clip(2 * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own}
     return moved
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
-    """Return an estimate of the log-posterior from the windows of one step."""
-    model = estimator.model
-
-    def score(batch: Any) -> Array:
-        nowhere = jnp.zeros(batch.weight.shape[1], int)
-        seam = Seam(nowhere, nowhere)
-        return model.window_scores(coords, batch, seam, estimator.missing)[0].sum()
-
-    if source.tiles is not None:
-        total = jax.lax.map(score, source.tiles).sum()
-    else:
-        total = score(estimator.batch(source, key))
-    return total + model.log_prior(coords)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -327,32 +313,3 @@ def _curvature(sampler: Sampler, model: Model, coords: Coords, metric: Metric) -
         )(information_root.T)
         largest.append(jnp.linalg.norm(white, 2) ** 2)
     return jnp.max(jnp.stack(largest))
-
-
-def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
-    longest = max(series.lengths) - model.num_lags
-    windows = Windows(min(200, longest), 32, 64)
-    return windowed(model, series, windows)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _em(
-    estimator: Estimator, source: Source, key: Array, coords: Coords, num_steps: Any
-) -> dict[str, Array]:
-    """Climb by stochastic EM: running averages of windowed statistics, then the M-step.
-
-    s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
-    """
-    model = estimator.model
-
-    def step(t: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        coords, average = carry
-        found = estimator(source, jax.random.fold_in(key, t), coords)
-        rate = (t + 1.0) ** -0.6
-        average = jax.tree.map(lambda s, new: s + rate * (new - s), average, found)
-        return model.center(average), average
-
-    coords = {n: jnp.asarray(u) for n, u in coords.items()}
-    shapes = jax.eval_shape(estimator, source, key, coords)
-    average = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.fori_loop(0, num_steps, step, (coords, average))[0]

@@ -70,6 +70,11 @@ class Block(abc.ABC):
     def center(self, statistics: Any) -> dict[str, Array]:
         """Return the centre of the conjugate conditional: the M-step of a penalised EM."""
 
+    def is_regular(self, statistics: Any) -> bool:
+        """Whether the coordinates' posterior is close to a Gaussian, as far as statistics tell."""
+        del statistics
+        return True
+
     @abc.abstractmethod
     def pilot(self, statistics: Any, num_rows: float) -> Pilot:
         """Estimate the constants of the metric from statistics of `num_rows` rows."""

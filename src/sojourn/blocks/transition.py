@@ -24,6 +24,9 @@ SCALE_SHAPE = 100.0
 # States visited less often than this are moved as if visited this often: bounds the step h / π̄_k.
 MIN_OCCUPANCY = 0.01
 
+# Transitions from which on log φ ~ log Gamma, of skewness −1/√count, counts as Gaussian.
+_REGULAR = 30.0
+
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -105,6 +108,11 @@ class Transition(Block):
     def center(self, statistics: TransitionStatistics) -> dict[str, Array]:
         posterior = jnp.asarray(self._alpha) + jnp.maximum(statistics.counts, 0.0)
         return {self.name: posterior / posterior.sum(-1, keepdims=True)}
+
+    def is_regular(self, statistics: TransitionStatistics) -> bool:
+        """Whether every transition was seen often enough that its logarithm is about Gaussian."""
+        counts = np.asarray(statistics.counts) + np.asarray(self._alpha)
+        return bool(np.min(counts) >= _REGULAR)
 
     def pilot(self, statistics: TransitionStatistics, num_rows: float) -> Pilot:
         occupancy = jnp.maximum(statistics.counts.sum(-1) / num_rows, MIN_OCCUPANCY)

@@ -1,0 +1,149 @@
+"""Curvature of the log-posterior near its mode: the way there, and a metric made of it.
+
+Legend: u coordinates, E root of the complete-data metric at a centre, r = √T E⁻¹ (u − centre), in which
+a posterior would have unit spread if states were observed; K curvature of the log-posterior in r, the
+share of the complete-data information that is observed.
+
+K comes from differences of gradients, which by Fisher's identity need no second derivative of any
+recursion, on windows that stay the same, so that their sampling noise cancels. Its inverse is the
+posterior's covariance in r, as far as that is Gaussian.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.blocks import Pilot
+from sojourn.dynamics import posterior_gradient, pull, push
+from sojourn.gradients import Estimator, Source
+from sojourn.models.base import Coords, Model
+
+# Half the distance, in r, between the two gradients of a difference.
+_DELTA = 0.5
+
+# Squared Newton decrement (twice the nats to gain) below which the mode is reached.
+AT_MODE = 0.02
+
+# Smallest curvature believed in.
+_FLOOR = 1e-4
+
+
+class Curvature(NamedTuple):
+    """Curvature K = V diag(values) Vᵀ in the coordinates r of `root`."""
+
+    root: dict[str, Array]
+    values: np.ndarray
+    vectors: np.ndarray
+
+    def spread(self) -> np.ndarray:
+        """Return V diag(values)^(−1/2), a root of the posterior's covariance in r."""
+        return self.vectors / np.sqrt(self.values)
+
+    def newton(self, gradient: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return K⁻¹ g and gᵀ K⁻¹ g."""
+        step = self.vectors @ ((self.vectors.T @ gradient) / self.values)
+        return step, float(gradient @ step)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def complete_root(
+    model: Model, coords: Coords, pilots: Mapping[str, Pilot], names: tuple[str, ...], T: Any
+) -> dict[str, Array]:
+    """Return the root of the complete-data posterior covariance at `coords`: rows of E / √T by name.
+
+    Args:
+        model: The model.
+        coords: Where.
+        pilots: Constants of the blocks' metrics.
+        names: First names of the blocks to include.
+        T: Rows of the likelihood.
+    """
+    blocks = [block for block in model.blocks if block.names[0] in names]
+    like = {n: jnp.asarray(coords[n]) for block in blocks for n in block.names}
+    flat, unravel = jax.flatten_util.ravel_pytree(like)
+
+    def displacement(r: Array) -> dict[str, Array]:
+        vector, moved = unravel(r), {}
+        for block in blocks:
+            own = {n: vector[n] for n in block.names}
+            moved |= block.sqrt_metric(like, own, pilots[block.names[0]])
+        return moved
+
+    columns = jax.vmap(displacement)(jnp.eye(flat.size) / jnp.sqrt(T))
+    return {n: columns[n].reshape(flat.size, -1).T for n in like}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pulled(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
+) -> Array:
+    """Return the gradient of the log-posterior in r."""
+    statistics = estimator(source, key, coords)
+    return pull(root, posterior_gradient(estimator.model, coords, statistics))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _differences(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
+) -> Array:
+    """Return K by central differences along the columns of the root."""
+    dimension = next(iter(root.values())).shape[1]
+    towards = jnp.concatenate([jnp.eye(dimension), -jnp.eye(dimension)])
+    found = jax.lax.map(
+        lambda r: pulled(estimator, source, key, push(coords, root, _DELTA * r), root), towards
+    )
+    K = (found[dimension:] - found[:dimension]) / (2 * _DELTA)
+    return (K + K.T) / 2
+
+
+def measure(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
+) -> np.ndarray:
+    """Return K at `coords`."""
+    return np.asarray(_differences(estimator, source, key, dict(coords), dict(root)))
+
+
+def decompose(K: np.ndarray, root: Mapping[str, Array]) -> Curvature:
+    """Return eigenvalues and vectors of K, the values bounded away from zero."""
+    values, vectors = np.linalg.eigh(K)
+    return Curvature(dict(root), np.maximum(np.abs(values), _FLOOR), vectors)
+
+
+def climb(
+    gradient: Callable[[Coords], Array],
+    coords: Coords,
+    curvature: Curvature,
+    longest: float,
+    num_steps: int,
+) -> tuple[dict[str, Array], float]:
+    """Return coordinates nearer the mode, by Newton's method, and how far it still is.
+
+    That is the squared Newton decrement, twice the nats to gain; a step that does not lower it is
+    halved.
+
+    Args:
+        gradient: Gradient of the log-posterior in r.
+        coords: Where to start.
+        curvature: Curvature near the mode, held fixed.
+        longest: Longest step, in r.
+        num_steps: Most steps to take.
+    """
+    at = dict(coords)
+    step, left = curvature.newton(np.asarray(gradient(at)))
+    for _ in range(num_steps):
+        if not np.isfinite(left) or left < AT_MODE:
+            break
+        step = step * min(1.0, longest / np.linalg.norm(step))
+        tried = push(at, curvature.root, jnp.asarray(step))
+        next_step, next_left = curvature.newton(np.asarray(gradient(tried)))
+        if next_left < left:
+            at, step, left = tried, next_step, next_left
+        else:
+            step = step / 2
+    return at, left

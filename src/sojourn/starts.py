@@ -1,0 +1,93 @@
+"""Where chains start: near the best of several modes.
+
+Several starts, a few steps of stochastic EM on windows from each, the best kept by its log-posterior on
+fresh windows, then more EM with averaging to the neighbourhood of the mode.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.batch import Seam
+from sojourn.gradients import Estimator, Source, windowed
+from sojourn.models.base import Coords, Model
+from sojourn.series import Series, Windows
+
+# Steps of EM from every start, and from the best.
+_SHORT_EM = 60
+_LONG_EM = 200
+
+
+def find_start(
+    model: Model, series: Series, init: Any, key: Array, *, refine: bool
+) -> dict[str, Array]:
+    """Return coordinates near the mode, from starts of the kind `init` or from given coordinates."""
+    estimator, source = _em_estimator(model, series)
+    key_seeds, key_em, key_score = jax.random.split(key, 3)
+    if isinstance(init, Mapping):
+        starts = [dict(init)]
+    else:
+        methods = model.starts(init)
+        seeds = np.asarray(jax.random.randint(key_seeds, (len(methods),), 0, 2**30))
+        starts = [
+            model.initial_coords(series, method, int(seed))
+            for method, seed in zip(methods, seeds, strict=True)
+        ]
+        starts = [_em(estimator, source, key_em, s, _SHORT_EM) for s in starts]
+    scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
+    scores = np.nan_to_num(scores, nan=-np.inf)
+    # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
+    # and with it the units of the data, should not decide.
+    best = starts[int(np.argmax(scores >= scores.max() - 1))]
+    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
+    """Return an estimate of the log-posterior from the windows of one step."""
+    model = estimator.model
+
+    def score(batch: Any) -> Array:
+        nowhere = jnp.zeros(batch.weight.shape[1], int)
+        seam = Seam(nowhere, nowhere)
+        return model.window_scores(coords, batch, seam, estimator.missing)[0].sum()
+
+    if source.tiles is not None:
+        total = jax.lax.map(score, source.tiles).sum()
+    else:
+        total = score(estimator.batch(source, key))
+    return total + model.log_prior(coords)
+
+
+def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
+    longest = max(series.lengths) - model.num_lags
+    windows = Windows(min(200, longest), 32, 64)
+    return windowed(model, series, windows)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _em(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, num_steps: Any
+) -> dict[str, Array]:
+    """Climb by stochastic EM: running averages of windowed statistics, then the M-step.
+
+    s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
+    """
+    model = estimator.model
+
+    def step(t: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        coords, average = carry
+        found = estimator(source, jax.random.fold_in(key, t), coords)
+        rate = (t + 1.0) ** -0.6
+        average = jax.tree.map(lambda s, new: s + rate * (new - s), average, found)
+        return model.center(average), average
+
+    coords = {n: jnp.asarray(u) for n, u in coords.items()}
+    shapes = jax.eval_shape(estimator, source, key, coords)
+    average = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.fori_loop(0, num_steps, step, (coords, average))[0]
