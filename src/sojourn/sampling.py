@@ -132,10 +132,10 @@ def sample(
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:
-    """Return warm-up steps and steps per draw: twenty and half a relaxation time 1/ε of a block."""
+    """Return warm-up steps and steps per draw: twenty and one relaxation time 1/ε."""
     relaxation = 1 / tuned.epsilon
     warmup = int(np.clip(20 * relaxation, 200, 10_000)) if num_warmup == "auto" else int(num_warmup)
-    every = int(np.clip(relaxation / 2, 1, 100)) if thin == "auto" else int(thin)
+    every = int(np.clip(relaxation, 1, 100)) if thin == "auto" else int(thin)
     return warmup, every
 
 

@@ -17,14 +17,15 @@ import numpy as np
 from jax import Array
 
 from sojourn.buffers import choose, window_gradients
-from sojourn.dynamics import SGLD, Decay, Metric, Sampler, push
+from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, push
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.modes import Mode, find_mode, place
 from sojourn.series import Series, Windows
 
-# Excess of the stationary variance allowed from gradient noise.
+# Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 EXCESS = 0.05
+_MADE_UP_FOR = 0.15
 
 # Up to this many rows a full pass costs no more than a good batch of windows.
 _FULL_ROWS = 16_384
@@ -113,15 +114,23 @@ def tune(
         "step_size": _rounded(epsilon),
         "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise)),
     }
-    return Tuned(steps.estimator, steps.source, mode.metric, epsilon, mode.coords, choices)
+    metric = mode.metric
+    if _makes_up(model, sampler, metric) and steps.covariance.size:
+        metric = metric._replace(noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.covariance))))
+    return Tuned(steps.estimator, steps.source, metric, epsilon, mode.coords, choices)
 
 
 class _Steps(NamedTuple):
-    """An estimator, what it reads, and λ_max(Eᵀ Σ_g E) / T of its gradients' noise."""
+    """An estimator, what it reads, and Eᵀ Σ_g E / T of its gradients' noise."""
 
     estimator: Estimator
     source: Source
-    noise: float
+    covariance: np.ndarray
+
+    @property
+    def noise(self) -> float:
+        """Largest variance in a direction."""
+        return float(np.linalg.eigvalsh(self.covariance)[-1]) if self.covariance.size else 0.0
 
 
 def _from_windows(
@@ -149,27 +158,41 @@ def _from_windows(
 
 def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode) -> _Steps | None:
     """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
-    estimator, source, noise = steps
+    estimator, source, covariance = steps
     model, windows = estimator.model, estimator.windows
     if sampler.step_size != "auto":
         return steps
-    share = sampler.noise_share(sampler.largest_step(model, mode.metric, mode.curvature), noise)
-    batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / EXCESS)))
+    share = sampler.noise_share(
+        sampler.largest_step(model, mode.metric, mode.curvature), steps.noise
+    )
+    allowed = _allowed_noise(model, sampler, mode.metric)
+    batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
     num_passes = 1 if source.center is None else 2
     if batch * estimator.rows * num_passes >= mode.metric.num_rows:
         return None
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
-    return _Steps(estimator, source, noise * windows.batch / batch)
+    return _Steps(estimator, source, covariance * windows.batch / batch)
 
 
 def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> _Steps:
     """Return steps on all rows."""
     estimator, source = full(model, series, mode.tiles)
-    noise = 0.0
+    noise = np.zeros((0, 0))
     if model.regimes is not None:
         noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
     return _Steps(estimator, source, noise)
+
+
+def _allowed_noise(model: Model, sampler: Sampler, metric: Metric) -> float:
+    """Return the share of noise that the step size may leave."""
+    return _MADE_UP_FOR if _makes_up(model, sampler, metric) else EXCESS
+
+
+def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:
+    """Whether steps inject less noise to make up for that of the gradients."""
+    constant = all(block.names[0] in metric.root for block in model.blocks)
+    return constant and isinstance(sampler, SGRLD)
 
 
 def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:
@@ -191,7 +214,8 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float
     if isinstance(sampler, SGLD):
         curvature = float(_curvature(sampler, model, mode.coords, mode.metric))
     epsilon = sampler.largest_step(model, mode.metric, curvature)
-    while sampler.noise_share(epsilon, noise) > EXCESS:
+    allowed = _allowed_noise(model, sampler, mode.metric)
+    while sampler.noise_share(epsilon, noise) > allowed:
         epsilon *= 0.9
     return float(epsilon)
 
@@ -203,10 +227,11 @@ def gradient_noise(
     center: Coords,
     metric: Metric,
     key: Array,
-) -> float:
-    """Return λ_max(Eᵀ Σ_g E) / T of one step, measured about two posterior sds from the centre.
+) -> np.ndarray:
+    """Return Eᵀ Σ_g E / T of one step's gradient, measured where chains go.
 
-    A control variate is exact at its centre, so its noise must be measured where chains go.
+    A control variate is exact at its centre, so its noise must be measured away from it: at places
+    with the spread of the posterior, or twice the complete-data one where only that is known.
     """
     white, batch = [], estimator.windows.batch
     # At least two windows at each place, so that their spread does not include that of the places.
@@ -217,14 +242,14 @@ def gradient_noise(
     keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
     for k in keys:
         key_place, key_windows = jax.random.split(k)
-        place = disperse(estimator.model, center, metric, key_place)
+        place = disperse(estimator.model, center, metric, key_place, 1.0 if metric.root else 2.0)
         found = window_gradients(estimator, sampler, source, key_windows, place, metric)
         white.append(np.asarray(found))
     deviations = np.concatenate([w - w.mean(0) for w in white])
     count = len(deviations) - len(white)
     # The sum over W windows varies W times as much as one of them, each of which is over W.
-    total = W * np.linalg.norm(deviations, 2) ** 2 / count * (W / batch)
-    return float(total / metric.num_rows)
+    covariance = W * deviations.T @ deviations / count * (W / batch)
+    return covariance / float(metric.num_rows)
 
 
 def monte_carlo_noise(
@@ -234,16 +259,15 @@ def monte_carlo_noise(
     center: Coords,
     metric: Metric,
     key: Array,
-) -> float:
-    """Return λ_max(Eᵀ Σ_g E) / T of a full gradient whose expectations are Monte Carlo averages."""
+) -> np.ndarray:
+    """Return Eᵀ Σ_g E / T of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
             np.asarray(_whitened(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
-    total = np.linalg.norm(white - white.mean(0), 2) ** 2 / (len(white) - 1)
-    return float(total / metric.num_rows)
+    return np.cov(white, rowvar=False).reshape(white.shape[1], -1) / float(metric.num_rows)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -267,14 +291,17 @@ def _rounded(value: float) -> float:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def disperse(model: Model, center: Coords, metric: Metric, key: Array) -> dict[str, Array]:
-    """Return coordinates about two posterior sds from the centre, as far as the metric tells."""
+def disperse(
+    model: Model, center: Coords, metric: Metric, key: Array, sds: float = 2.0
+) -> dict[str, Array]:
+    """Return coordinates some posterior sds from the centre, as far as the metric tells."""
+    # Directions that the data hardly inform are not moved further than the prior's order of one.
+    key, key_root = jax.random.split(key)
     moved: dict[str, Array] = {}
     if metric.root:
-        key, key_root = jax.random.split(key)
         r = jax.random.normal(key_root, (next(iter(metric.root.values())).shape[1],))
-        moved = push(center, metric.root, 2 * r / jnp.sqrt(metric.num_rows))
-        moved = {n: center[n] + jnp.clip(u - center[n], -1, 1) for n, u in moved.items()}
+        far = push(center, metric.root, sds * r / jnp.sqrt(metric.num_rows))
+        moved = {n: center[n] + jnp.clip(u - center[n], -1, 1) for n, u in far.items()}
     for block, block_key in zip(
         model.blocks, jax.random.split(key, len(model.blocks)), strict=True
     ):
@@ -284,8 +311,9 @@ def disperse(model: Model, center: Coords, metric: Metric, key: Array) -> dict[s
         keys = dict(zip(own, jax.random.split(block_key, len(own)), strict=True))
         noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
         step = block.sqrt_metric(own, noise, metric.pilots[block.names[0]])
-        # Directions that the data hardly inform are not moved further than the prior's order of one.
-        moved |= {n: own[n] + jnp.clip(2 * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own}
+        moved |= {
+            n: own[n] + jnp.clip(sds * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own
+        }
     return moved
 
 
