@@ -96,7 +96,7 @@ def sample(
     with Progress(enabled=progress) as bar:
         bar.describe("finding a start")
         gibbs = isinstance(sampler, Gibbs)
-        center = find_start(model, own, start, key_start, refine=not gibbs)
+        center, gap = find_start(model, own, start, key_start, refine=not gibbs)
         given = None if isinstance(start, str) else start
         if isinstance(sampler, Gibbs):
             warmup = 200 if num_warmup == "auto" else num_warmup
@@ -110,7 +110,12 @@ def sample(
             _warn_of_buffer(tuned.choices)
             chain = langevin_chain(outer, sampler, tuned, given, warmup, num_samples, every, bar)
             choices = tuned.choices
-        choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
+        choices |= {
+            "start_gap": gap,
+            "num_warmup": warmup,
+            "thin": every,
+            "sampler": type(sampler).__name__,
+        }
         bar.announce(choices)
         bar.start(num_chains * (warmup + num_samples * every))
         traces, failure = run_chains(chain, num_chains, key_chains)
