@@ -76,24 +76,32 @@ def long_run(num_rows: int):
     return model, y, reference
 
 
-def metropolis(log_ps, center, covariance, num_chains=64, num_steps=6000, thin=20):
-    """Return draws (chain, draw, dimension) of chains with random-walk proposals."""
+def metropolis(log_ps, center, covariance, num_chains=32, num_steps=10_000, thin=20):
+    """Return draws (chain, draw, dimension) of chains with random-walk proposals.
+
+    A first run tells the covariance of the proposals: the posterior is wider than its mode lets on.
+    """
     dimension = len(center)
-    root = jnp.asarray(np.linalg.cholesky(covariance))
     key = jax.random.key(1)
-    u = center + jax.random.normal(key, (num_chains, dimension)) @ root.T
+    u = center + jax.random.normal(key, (num_chains, dimension)) @ np.linalg.cholesky(covariance).T
 
     def step(carry, t):
-        u, log_p = carry
+        u, log_p, root = carry
         key_move, key_accept = jax.random.split(jax.random.fold_in(key, t))
         move = 2.38 / np.sqrt(dimension) * jax.random.normal(key_move, u.shape) @ root.T
         proposed = log_ps(u + move)
         accept = jnp.log(jax.random.uniform(key_accept, (num_chains,))) < proposed - log_p
         u = jnp.where(accept[:, None], u + move, u)
-        return (u, jnp.where(accept, proposed, log_p)), u
+        return (u, jnp.where(accept, proposed, log_p), root), u
 
-    run = jax.jit(lambda u: jax.lax.scan(step, (u, log_ps(u)), jnp.arange(num_steps))[1])
-    draws = np.asarray(run(u))[num_steps // 6 :: thin]
+    @functools.partial(jax.jit, static_argnums=2)
+    def run(u, covariance, num):
+        carry = (u, log_ps(u), jnp.linalg.cholesky(covariance))
+        return jax.lax.scan(step, carry, jnp.arange(num))[1]
+
+    first = np.asarray(run(u, jnp.asarray(covariance), num_steps // 4))
+    wider = np.cov(first[len(first) // 2 :].reshape(-1, dimension).T)
+    draws = np.asarray(run(jnp.asarray(first[-1]), jnp.asarray(wider), num_steps))[::thin]
     return jnp.asarray(np.swapaxes(draws, 0, 1))
 
 
