@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from sojourn.buffers import BufferChoice, choose_buffer, gradient_error
 from sojourn.dynamics import SGLD, SGRLD, Decay
 from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
@@ -18,6 +19,7 @@ __all__ = [
     "SGLD",
     "SGRLD",
     "SLDS",
+    "BufferChoice",
     "Decay",
     "DivergenceError",
     "Fit",
@@ -26,9 +28,11 @@ __all__ = [
     "Series",
     "Windows",
     "as_series",
+    "choose_buffer",
     "decode",
     "em_lower_bound",
     "gradient",
+    "gradient_error",
     "log_likelihood",
     "predictive_score",
     "sample",

@@ -7,7 +7,7 @@ compiled functions are shared between equal models.
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -18,7 +18,7 @@ from jax.core import Tracer
 
 from sojourn._precision import double, to_host
 from sojourn._validation import check_array, check_covariance, check_seed, shown
-from sojourn.batch import Batch, Edges, Missing, Seam
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.series import Series, as_series
 
@@ -217,6 +217,32 @@ class Model(abc.ABC):
         For the measurement of small differences with common random numbers.
         """
         return self
+
+    def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> Any | None:
+        """Return the rate at which the messages of these windows forget; None if there is no theory."""
+        return None
+
+    def error_bounds(
+        self,
+        coords: Coords,
+        cut: Cut,
+        missing: Missing,
+        length: int,
+        gradient: Callable[[dict[str, Any]], Array],
+    ) -> Array | None:
+        """Return a bound, for each window, on the error that its cut makes in the gradient, (W,).
+
+        Args:
+            coords: Coordinates.
+            cut: Windows with and without the rows beyond a buffer.
+            missing: What can be missing, the rows that were taken away included.
+            length: Rows that count in a window, at most.
+            gradient: Linear map from the statistics of a window to a vector, whose norm is bounded.
+
+        Returns:
+            The bounds; None where no theory gives any.
+        """
+        return None
 
     def missing_kind(self, missing: Missing) -> Missing:
         """How the model treats data with this kind of missing entries."""

@@ -16,11 +16,12 @@ from jax import Array
 from jax.core import Tracer
 
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Edges, Missing, Seam, earlier, rows_at
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam, earlier, rows_at
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
 from sojourn.messages.rows import Rows, read_rows
+from sojourn.models import forgetting
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.simulation import check_simulation, linear_process
 from sojourn.models.subspace import subspace_params
@@ -502,6 +503,20 @@ class LGSSM(Model):
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
         compared = with_paths(self._edges(done, seam, None), x, done.scale, seam)
         return (statistics, x[1:]), compared
+
+    def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> float:
+        del batch, missing
+        return forgetting.linear_rate(self, coords)
+
+    def error_bounds(
+        self,
+        coords: Coords,
+        cut: Cut,
+        missing: Missing,
+        length: int,
+        gradient: forgetting.Gradient,
+    ) -> Array:
+        return forgetting.linear_bounds(self, coords, cut, missing, length, gradient)
 
     def _edges(self, done: Pass, seam: Seam, smoothed: gaussian.Smoothed | None) -> Edges:
         """Return the filtered and, where there are any, the smoothed moments at the seams."""
