@@ -18,7 +18,7 @@ ALLOWED = {
     "gradients": {"models", "series", "passes"},
     "dynamics": {"blocks", "models"},
     "gibbs": {"models", "series", "passes"},
-    "metrics": {"models", "series", "passes"},
+    "metrics": {"models", "series", "passes", "align"},
     "states": {"models", "series", "passes", "metrics"},
     "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
     "tuning": {
@@ -29,7 +29,10 @@ ALLOWED = {
     "progress": set(),
     "synthetic": {"models"},
     # Plots are imported when one is asked for.
-    "fit": {"models", "series", "metrics", "states", "align", "diagnostics", "plots"},
+    "fit": {
+        *("models", "series", "metrics", "states", "align", "diagnostics", "plots"),
+        *("gradients",),
+    },
     "sampling": {
         *("models", "series", "gradients", "dynamics", "gibbs", "buffers", "tuning", "fit"),
         "progress",

@@ -7,7 +7,7 @@ from sojourn.dynamics import SGLD, SGRLD, Decay
 from sojourn.fit import Fit
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
-from sojourn.metrics import em_lower_bound, log_likelihood, predictive_score
+from sojourn.metrics import KSD, em_lower_bound, ksd, log_likelihood, nmi, predictive_score, rmse
 from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
 from sojourn.series import Series, Windows, as_series
@@ -15,6 +15,7 @@ from sojourn.states import decode, smooth
 
 __all__ = [
     "ARHMM",
+    "KSD",
     "LGSSM",
     "SGLD",
     "SGRLD",
@@ -33,8 +34,11 @@ __all__ = [
     "em_lower_bound",
     "gradient",
     "gradient_error",
+    "ksd",
     "log_likelihood",
+    "nmi",
     "predictive_score",
+    "rmse",
     "sample",
     "smooth",
 ]

@@ -276,6 +276,23 @@ class Model(abc.ABC):
         terms = (block.log_prior(coords) for block in self.blocks)
         return to_host(sum(terms, start=jnp.asarray(0.0)))
 
+    def prior_gradient(self, coords: Coords) -> dict[str, np.ndarray]:
+        """Return the gradient of `log_prior`."""
+        with jax.enable_x64(True):
+            return to_host(_prior_gradient(self, {n: jnp.asarray(u) for n, u in coords.items()}))
+
+    def free(self, coords: Coords, scores: Coords) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return coordinates of the parameters alone, and the gradient of their log density.
+
+        `coords` are those of `to_coords` and `scores` the gradient of the log posterior there, both with
+        leading axes. The scale of a transition row is left out.
+        """
+        parts = [
+            b.free({n: coords[n] for n in b.names}, {n: scores[n] for n in b.names})
+            for b in self.blocks
+        ]
+        return self._join(part[0] for part in parts), self._join(part[1] for part in parts)
+
     def statistics(
         self, key: Array, coords: Coords, batch: Batch, missing: Missing
     ) -> dict[str, Any]:
@@ -420,6 +437,11 @@ class Model(abc.ABC):
         for part in parts:
             joined.update(part)
         return joined
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_gradient(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
+    return jax.grad(model.log_prior)(coords)
 
 
 @functools.partial(jax.jit, static_argnums=0)
