@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from sojourn.buffers import BufferChoice, choose_buffer, gradient_error
 from sojourn.dynamics import SGLD, SGRLD, Decay
 from sojourn.fit import Fit
+from sojourn.forecasts import forecast, impute
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
 from sojourn.metrics import KSD, em_lower_bound, ksd, log_likelihood, nmi, predictive_score, rmse
@@ -32,8 +33,10 @@ __all__ = [
     "choose_buffer",
     "decode",
     "em_lower_bound",
+    "forecast",
     "gradient",
     "gradient_error",
+    "impute",
     "ksd",
     "log_likelihood",
     "nmi",

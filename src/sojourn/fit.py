@@ -8,11 +8,12 @@ import numpy as np
 
 from sojourn._validation import check_seed, check_size
 from sojourn.align import align_chains
+from sojourn.forecasts import forecast_draws, impute_draws
 from sojourn.gradients import gradient
 from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
 from sojourn.series import Series, Windows, as_series
-from sojourn.states import Method, best_path, check_method, smooth
+from sojourn.states import Method, best_path, check_method, sample_paths, smooth
 
 if TYPE_CHECKING:
     import pandas
@@ -109,18 +110,27 @@ class Fit:
         return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=float(gap))
 
     def decode(
-        self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
+        self,
+        data: Any,
+        method: Method = "viterbi",
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        seed: int = 0,
     ) -> "xarray.Dataset":
         """Return states and their probabilities.
 
         Args:
             data: The series, as in `sample`.
             method: "viterbi" for the most probable path at the posterior mean; "marginal" for the
-                state of highest probability at each row.
+                state of highest probability at each row; "sample" for paths of states drawn at random,
+                one for each draw of the parameters.
             num_draws: Draws that the probabilities are averaged over.
+            seed: Which paths are drawn.
         """
         check_method(method)
         series = self.as_series(data)
+        if method == "sample":
+            return sample_paths(self.model, self.draws(num_draws), series, seed)
         result = self.smooth(series, num_draws)
         if not self.model.has_regimes:
             return result
@@ -131,6 +141,48 @@ class Fit:
         lags = result["t"] < self.model.num_lags
         best = result["probability"].fillna(0).argmax("label")
         return result.assign(state=best.where(~lags, -1))
+
+    def forecast(
+        self, data: Any, horizon: int, num_draws: int = 10 * _AVERAGED_DRAWS, *, seed: int = 0
+    ) -> "xarray.Dataset":
+        """Return draws of the states and rows that follow each series, over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            horizon: How many rows ahead.
+            num_draws: Draws of the parameters, with one future each.
+            seed: Which futures.
+
+        Returns:
+            The dataset of `sojourn.forecast`.
+        """
+        return forecast_draws(
+            self.model, self.draws(num_draws), self.as_series(data), horizon, seed
+        )
+
+    def impute(
+        self,
+        data: Any,
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        with_draws: bool = False,
+        seed: int = 0,
+    ) -> "xarray.Dataset":
+        """Return the law of missing entries given all that was seen, averaged over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            num_draws: Draws of the parameters.
+            with_draws: Draw the missing entries as well, once for each draw of the parameters.
+            seed: Which draws of the entries.
+
+        Returns:
+            The dataset of `sojourn.impute`.
+        """
+        series = self.as_series(data)
+        return impute_draws(
+            self.model, self.draws(num_draws), series, with_draws=with_draws, seed=seed
+        )
 
     def ksd(
         self,

@@ -1,19 +1,26 @@
 """The hidden states of a series at one value of the parameters."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import jax
 import numpy as np
 from jax import Array
 
+from sojourn._validation import check_seed, check_size
+from sojourn.gibbs import AlternatingSweep, make_sweep
 from sojourn.metrics import raw_units
-from sojourn.models.base import Model, Params, check_lags, check_model
+from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import best_states, state_marginals
 from sojourn.series import Series, as_series
 
 if TYPE_CHECKING:
     import xarray
 
-Method = Literal["viterbi", "marginal"]
+Method = Literal["viterbi", "marginal", "sample"]
+
+# Gibbs sweeps before a path of discrete and continuous states is taken: they begin from a path chosen among
+# particles, already close to the law it should have.
+_SWEEPS = 5
 
 
 def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
@@ -35,20 +42,37 @@ def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     return _dataset(model, series, model.describe_states(marginals), gap)
 
 
-def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") -> "xarray.Dataset":
-    """Return the most probable path, or the most probable state of each row, with probabilities.
+def decode(
+    model: Model,
+    params: Params,
+    data: Any,
+    method: Method = "viterbi",
+    *,
+    num_paths: int = 1,
+    seed: int = 0,
+) -> "xarray.Dataset":
+    """Return the most probable path, the most probable state of each row, or paths drawn at random.
 
     Args:
         model: The model.
         params: Parameters.
         data: The series, as in `sample`.
-        method: "viterbi" for the most probable path; "marginal" for each row on its own.
+        method: "viterbi" for the most probable path; "marginal" for each row on its own; "sample" for
+            draws of all states together, given all rows.
+        num_paths: Paths to draw.
+        seed: Which paths.
 
     Returns:
         The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without
-        discrete states there is no more to decode: the smoothed means are the most probable path.
+        discrete states there is no more to decode: the smoothed means are the most probable path. For
+        "sample", a dataset of the paths alone, `state` (path, time) and `x` (path, time, dim).
     """
     check_method(method)
+    if method == "sample":
+        check_size("num_paths", num_paths)
+        series, raw, coords = _enter(model, params, data)
+        keys = jax.random.split(jax.random.key(check_seed(seed)), num_paths)
+        return paths_dataset(model, series, [draw_states(raw, coords, series, k) for k in keys])
     series, marginals, gap = _marginals(model, params, data)
     results = model.describe_states(marginals)
     if not model.has_regimes:
@@ -62,6 +86,46 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
     return _dataset(model, series, results | {"state": (("time",), path)}, gap)
 
 
+def sample_paths(
+    model: Model, draws: list[dict[str, np.ndarray]], data: Any, seed: int
+) -> "xarray.Dataset":
+    """Return the dataset of `decode` with one path drawn for each of several parameters."""
+    keys = jax.random.split(jax.random.key(check_seed(seed)), len(draws))
+    paths = []
+    for params, key in zip(draws, keys, strict=True):
+        series, raw, coords = _enter(model, params, data)
+        paths.append(draw_states(raw, coords, series, key))
+    return paths_dataset(model, series, paths)
+
+
+def draw_states(model: Model, coords: Coords, series: Series, key: Array) -> dict[str, np.ndarray]:
+    """Draw all states given all rows after the lags: `state` (N',) and `x` (N', n), those there are.
+
+    Windows share the random numbers of rows, so that paths cross seams as if there were none (docstring of
+    `passes.py`). Where discrete and continuous states cannot be drawn at once, a few sweeps of Gibbs.
+    """
+    sweep = make_sweep(model, series)
+    if isinstance(sweep, AlternatingSweep):
+        for one in jax.random.split(key, _SWEEPS):
+            _, z, x = sweep.states(one, coords)
+        return {"state": z.astype(np.int64), "x": x}
+    _, states = sweep.states(key, coords)
+    return {"state": states.astype(np.int64)} if model.has_regimes else {"x": states}
+
+
+def paths_dataset(
+    model: Model, series: Series, paths: list[dict[str, np.ndarray]]
+) -> "xarray.Dataset":
+    """Assemble paths in one dataset."""
+    import xarray
+
+    dims = {"state": ("time",), "x": ("time", "dim")}
+    one = [
+        _dataset(model, series, {n: (dims[n], v) for n, v in path.items()}, 0.0) for path in paths
+    ]
+    return xarray.concat(one, "path").drop_attrs()
+
+
 def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     """Return the dataset of `decode` with the most probable path alone, without probabilities."""
     series, raw, coords = _enter(model, params, data)
@@ -70,8 +134,8 @@ def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
 
 
 def check_method(method: str) -> None:
-    if method not in ("viterbi", "marginal"):
-        raise ValueError(f"method must be 'viterbi' or 'marginal'; got {method!r}")
+    if method not in get_args(Method):
+        raise ValueError(f"method must be 'viterbi', 'marginal' or 'sample'; got {method!r}")
 
 
 def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndarray, float]:

@@ -20,6 +20,7 @@ from sojourn._precision import double, to_host
 from sojourn._validation import check_array, check_covariance, check_seed, shown
 from sojourn.batch import Batch, Cut, Edges, Missing, Seam
 from sojourn.blocks import Block, Pilot
+from sojourn.models import completion
 from sojourn.series import Series, as_series
 
 Params = Mapping[str, Any]
@@ -217,6 +218,41 @@ class Model(abc.ABC):
         For the measurement of small differences with common random numbers.
         """
         return self
+
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean (M, D) and covariance (M, D, D) of rows given their entries that are not NaN.
+
+        Args:
+            params: Parameters in the units of the user, constants included.
+            states: Laws of the states of these rows given all rows, as `describe_states` names them.
+            y: Rows, (M, D).
+        """
+        raise NotImplementedError
+
+    def known_states(self, states: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return states `state` (M,) or `x` (M, n) as laws that leave no doubt."""
+        if "x" in states:
+            x = states["x"]
+            return {"x": x, "covariance": np.zeros((*x.shape, x.shape[1]))}
+        K = self.param_shapes["transition_matrix"][0]
+        return {"probability": np.eye(K)[states["state"]]}
+
+    def rows_ahead(
+        self,
+        rng: np.random.Generator,
+        params: Params,
+        states: Mapping[str, np.ndarray],
+        lags: np.ndarray,
+    ) -> np.ndarray:
+        """Draw rows (N, h, D) with these states (N, h, …), which follow the rows `lags` (N, p, D)."""
+        del lags
+        N, h = next(iter(states.values())).shape[:2]
+        flat = {name: value.reshape(N * h, *value.shape[2:]) for name, value in states.items()}
+        nothing = np.full((N * h, self.emission_dim), np.nan)
+        law = self.complete_rows(params, self.known_states(flat), nothing)
+        return completion.draw(rng, *law).reshape(N, h, -1)
 
     def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> Any | None:
         """Return the rate at which the messages of these windows forget; None if there is no theory."""

@@ -6,6 +6,7 @@ Legend: x (n) state, y (m) row; A, Q (n, n); C (m, n), R (m, m); V stationary co
 import dataclasses
 import functools
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
 from sojourn.messages.rows import Rows, read_rows
-from sojourn.models import forgetting
+from sojourn.models import completion, forgetting
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.simulation import check_simulation, linear_process
 from sojourn.models.subspace import subspace_params
@@ -550,6 +551,13 @@ class LGSSM(Model):
             "x": (("time", "dim"), rows[:, :n]),
             "covariance": (("time", "dim", "dim_bis"), rows[:, n:].reshape(-1, n, n)),
         }
+
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        law = (states["x"], states["covariance"])
+        offset = np.zeros(self.emission_dim)
+        return completion.complete(offset, params["C"], params["R"], law, y)
 
     # Start and simulation.
 
