@@ -19,7 +19,8 @@ ALLOWED = {
     "dynamics": {"blocks", "models"},
     "gibbs": {"models", "series", "passes"},
     "metrics": {"models", "series", "passes", "align"},
-    "states": {"models", "series", "passes", "metrics", "gibbs"},
+    "outputs": {"models", "series", "passes", "metrics"},
+    "states": {"models", "series", "passes", "metrics", "gibbs", "outputs"},
     "forecasts": {"models", "series", "passes", "metrics", "states"},
     "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
     "tuning": {
@@ -32,7 +33,7 @@ ALLOWED = {
     # Plots are imported when one is asked for.
     "fit": {
         *("models", "series", "metrics", "states", "align", "diagnostics", "plots"),
-        *("gradients", "forecasts"),
+        *("gradients", "forecasts", "outputs"),
     },
     "sampling": {
         *("models", "series", "gradients", "dynamics", "gibbs", "buffers", "tuning", "fit"),

@@ -12,10 +12,13 @@ from sojourn.forecasts import forecast_draws, impute_draws
 from sojourn.gradients import gradient
 from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
+from sojourn.outputs import write_states
 from sojourn.series import Series, Windows, as_series
 from sojourn.states import Method, best_path, check_method, sample_paths, smooth
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas
     import xarray
     from matplotlib.figure import Figure
@@ -95,9 +98,22 @@ class Fit:
         values = [predictive_score(self.model, p, series, horizon) for p in self.draws(num_draws)]
         return float(np.mean(values))
 
-    def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
-        """Return the law of the state at each row, averaged over the posterior."""
+    def smooth(
+        self, data: Any, num_draws: int = _AVERAGED_DRAWS, *, out: "str | Path | None" = None
+    ) -> Any:
+        """Return the law of the state at each row, averaged over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            num_draws: Draws that laws are averaged over.
+            out: Where to write the laws as they are made, a name that ends in .zarr or .parquet.
+
+        Returns:
+            The dataset of `sojourn.smooth`, or the path it was written to.
+        """
         series = self.as_series(data)
+        if out is not None:
+            return write_states(self.model, self.draws(num_draws), series, out)
         total, gap = None, 0.0
         drawn = self.draws(num_draws)
         for params in drawn:
@@ -116,7 +132,8 @@ class Fit:
         num_draws: int = _AVERAGED_DRAWS,
         *,
         seed: int = 0,
-    ) -> "xarray.Dataset":
+        out: "str | Path | None" = None,
+    ) -> Any:
         """Return states and their probabilities.
 
         Args:
@@ -126,9 +143,17 @@ class Fit:
                 one for each draw of the parameters.
             num_draws: Draws that the probabilities are averaged over.
             seed: Which paths are drawn.
+            out: Where to write the result as it is made, a name that ends in .zarr or .parquet; not for
+                paths drawn at random.
+
+        Returns:
+            The dataset of `sojourn.decode`, or the path it was written to.
         """
-        check_method(method)
+        check_method(method, out)
         series = self.as_series(data)
+        if out is not None:
+            draws = self.draws(num_draws)
+            return write_states(self.model, draws, series, out, path=method, at=self.mean)
         if method == "sample":
             return sample_paths(self.model, self.draws(num_draws), series, seed)
         result = self.smooth(series, num_draws)

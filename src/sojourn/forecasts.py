@@ -1,9 +1,8 @@
 """Rows that were not seen: those to come, and those missing in between.
 
 A row to come is a missing row behind the last. Its state is drawn, with all others, from the law of the
-states given the rows that were seen; the row itself is then drawn given its state. Forgetting makes the law
-of the last state one of the last rows alone: as many are read as it takes for twice as many to give the
-same law.
+states given the rows that were seen; the row itself is then drawn given its state. The law of the last
+state forgets early rows: as many of the last are read as it takes for fewer to give the same law.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from sojourn.models import completion
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import state_marginals
 from sojourn.series import Series, as_series
-from sojourn.states import draw_states
+from sojourn.states import draw_paths, draw_states
 
 if TYPE_CHECKING:
     import xarray
@@ -146,7 +145,7 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
         law = {name: of[1] for name, of in model.describe_states(marginals[ends]).items()}
         if found is not None and _gap(law, found) < _SAME_LAW:
             return tails
-        rows, found = 2 * rows, law
+        rows, found = 4 * rows, law
     return parts
 
 
@@ -184,9 +183,9 @@ def impute(
         seed: Which draws.
 
     Returns:
-        A dataset over `time` and `column` with `mean` and `sd`, those of entries that were seen being the
-        entry and zero; `draw` (sample, entry) with the `time` and `column` of each missing entry, if draws
-        are asked for.
+        A dataset over `time` and `column` with `mean` and `sd`, those of entries that were seen being
+        the entry and zero. If draws are asked for, `draw` (sample, entry), with the `entry_time` and the
+        `entry_column` of each missing entry.
     """
     check_model(model)
     check_size("num_draws", num_draws, least=0)
@@ -194,8 +193,7 @@ def impute(
     series = as_series(data, model.emission_dim)
     _check_imputable(model, series)
     mean, variance = _moments(model, params, series)
-    draws = [_fill(model, params, series, seed + i) for i in range(num_draws)]
-    return imputed(series, mean, variance, draws)
+    return imputed(series, mean, variance, _fill(model, params, series, seed, num_draws))
 
 
 def impute_draws(
@@ -208,14 +206,17 @@ def impute_draws(
 ) -> "xarray.Dataset":
     """Return `impute` averaged over several parameters, with one draw for each if asked for."""
     _check_imputable(model, series)
-    total, second, drawn = 0.0, 0.0, []
+    hidden = np.isnan(series.values).sum()
+    total, second = np.zeros(hidden), np.zeros(hidden)
+    drawn = [np.zeros((0, hidden))]
     for i, params in enumerate(draws):
         mean, variance = _moments(model, params, series)
         total, second = total + mean, second + variance + np.square(mean)
         if with_draws:
-            drawn.append(_fill(model, params, series, check_seed(seed) + i))
+            drawn.append(_fill(model, params, series, check_seed(seed) + i, 1))
     mean = total / len(draws)
-    return imputed(series, mean, np.maximum(second / len(draws) - np.square(mean), 0.0), drawn)
+    variance = np.maximum(second / len(draws) - np.square(mean), 0.0)
+    return imputed(series, mean, variance, np.concatenate(drawn))
 
 
 def _check_imputable(model: Model, series: Series) -> None:
@@ -228,9 +229,9 @@ def _check_imputable(model: Model, series: Series) -> None:
 
 
 def imputed(
-    series: Series, mean: np.ndarray, variance: np.ndarray, draws: list[np.ndarray]
+    series: Series, mean: np.ndarray, variance: np.ndarray, draws: np.ndarray
 ) -> "xarray.Dataset":
-    """Assemble moments of the missing entries, in order of rows, and draws of them."""
+    """Assemble moments of the missing entries, in order of rows, and draws (sample, entry) of them."""
     import xarray
 
     hidden = np.isnan(series.values)
@@ -243,10 +244,10 @@ def imputed(
         {"mean": (("time", "column"), full), "sd": (("time", "column"), sd)},
         coords={"series": ("time", which), "t": ("time", t), "column": list(series.columns)},
     )
-    if not draws:
+    if len(draws) == 0:
         return found
     row, column = np.nonzero(hidden)
-    return found.assign(draw=(("sample", "entry"), np.stack(draws))).assign_coords(
+    return found.assign(draw=(("sample", "entry"), draws)).assign_coords(
         entry_time=("entry", row), entry_column=("entry", np.asarray(series.columns)[column])
     )
 
@@ -268,16 +269,19 @@ def _moments(model: Model, params: Params, series: Series) -> tuple[np.ndarray, 
 
 
 @double
-def _fill(model: Model, params: Params, series: Series, seed: int) -> np.ndarray:
-    """Draw the missing entries, in order of rows, given a draw of the states."""
+def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -> np.ndarray:
+    """Draw the missing entries, in order of rows, given draws of the states: (count, entries)."""
     raw, coords = raw_units(model, params)
     hidden = np.isnan(series.values)
     rows = hidden.any(1)
-    if not rows.any():
-        return np.zeros(0)
+    if count == 0 or not rows.any():
+        return np.zeros((count, 0))
     values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
-    states = draw_states(raw, coords, series, jax.random.key(seed))
-    known = raw.known_states({name: value[rows] for name, value in states.items()})
-    mean, covariance = raw.complete_rows(values, known, series.values[rows])
-    drawn = completion.draw(np.random.default_rng(seed), mean, covariance)
-    return drawn[hidden[rows]]
+    paths = draw_paths(raw, coords, series, jax.random.key(seed), count)
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((count, hidden.sum()))
+    for i in range(count):
+        known = raw.known_states({name: value[i][rows] for name, value in paths.items()})
+        mean, covariance = raw.complete_rows(values, known, series.values[rows])
+        drawn[i] = completion.draw(rng, mean, covariance)[hidden[rows]]
+    return drawn

@@ -15,9 +15,9 @@ def complete(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (M, D) and covariance (M, D, D) of y = offset + H x + N(0, R) given its entries seen.
 
-    Given x, the missing entries are offset_h + H_h x + R_ho R_oo⁻¹ (y_o − offset_o − H_o x) with covariance
-    R_hh − R_ho R_oo⁻¹ R_oh; x itself has the given mean (M, n) and covariance (M, n, n), the rows of y
-    included in what it is given. Entries seen have no variance. `MATH.md` §2.4.
+    Given x, missing entries have the mean offset_h + H_h x + R_ho R_oo⁻¹ (y_o − offset_o − H_o x) and
+    covariance R_hh − R_ho R_oo⁻¹ R_oh; x has the given mean (M, n) and covariance (M, n, n), given
+    all rows, these included. Entries that were seen have no variance. `MATH.md` §2.4.
     """
     mean, spread = x
     full = np.where(np.isnan(y), 0.0, y)
@@ -40,7 +40,7 @@ def complete(
 def mix(
     weights: np.ndarray, means: np.ndarray, covariances: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and covariance of mixtures: weights (M, K), means (K, M, D), covariances (K, M, D, D)."""
+    """Return mean and covariance of mixtures with weights (M, K) of means (K, M, D) and covariances."""
     mean = np.einsum("mk,kmd->md", weights, means)
     around = means - mean
     second = covariances + around[..., :, None] * around[..., None, :]
