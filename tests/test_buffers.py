@@ -193,6 +193,15 @@ def test_switching_models_have_a_measured_decay_alone():
     assert 0 < found.rate == found.measured_rate < 1
 
 
+def test_transitions_that_never_happen_do_no_harm():
+    params = random_hmm(np.random.default_rng(8))
+    params["transition_matrix"] = np.array([[0.9, 0.1, 0.0], [0.0, 0.8, 0.2], [0.3, 0.0, 0.7]])
+    y = HMM.simulate(params, 2000, seed=8)[1]
+    found = sj.choose_buffer(HMM, params, y, tolerance=0.3, **SMALL)
+    assert 0 < found.error <= found.bound < np.inf
+    assert np.isfinite([found.bias, found.bias_error]).all()
+
+
 def test_one_state_needs_no_buffer():
     model = sj.GaussianHMM(num_states=1, emission_dim=1)
     params = {"transition_matrix": [[1.0]], "means": [[0.0]], "covariances": [[[1.0]]]}

@@ -136,6 +136,8 @@ class Errors:
         self._estimator, self._at = estimator, (source, key, coords, pilot)
         self._sampler = sampler
         self.reference = self._gradients(windows.buffer)
+        if not np.isfinite(self.reference).all():
+            raise ValueError("gradients are not finite at these parameters; check their scales")
         deviation = self.reference - self.reference.mean(0)
         self.noise = float(np.sqrt(np.square(deviation).sum(1).mean()))
 

@@ -132,7 +132,8 @@ class Transition(Block):
         return {self.name: -self._metric(coords, pilot)}
 
     def _metric(self, coords: Coords, pilot: Pilot) -> Array:
-        return jnp.exp(-coords[self.name]) / pilot.occupancy[:, None]
+        # True zeros stand at e^−708: what they divide is zero too, and must not meet an infinity.
+        return jnp.exp(jnp.minimum(-coords[self.name], 600.0)) / pilot.occupancy[:, None]
 
     def step(
         self,

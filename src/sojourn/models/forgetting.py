@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 Gradient = Callable[[dict[str, Any]], Array]
 
+# Transitions with at most this probability do not occur.
+_IMPOSSIBLE = 1e-300
+
 # Rows after which the steady state of a Kalman filter is looked at.
 _STEADY_ROWS = 4096
 
@@ -88,6 +91,9 @@ def _diameters(
 
     pairs = jnp.eye(K * K).reshape(K * K, K, K)
     moves = jax.vmap(lambda counts: score(counts, jnp.zeros((K, F))))(pairs)
+    # Moves of probability zero do not occur; the likeliest stands in for them.
+    Pi = model.transition.to_params(coords)[model.transition.name].ravel()
+    moves = jnp.where((Pi > _IMPOSSIBLE)[:, None], moves, moves[jnp.argmax(Pi)])
 
     def of_row(row: Array) -> Array:
         by_state = jnp.broadcast_to(row, (K, F, row.shape[2]))
