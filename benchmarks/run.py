@@ -7,7 +7,7 @@ are timed. Times depend on the machine, ratios far less.
 import sys
 from pathlib import Path
 
-from timing import import_seconds, keep_memory, least_seconds, pin
+from timing import core_seconds, import_seconds, keep_memory, least_seconds, pin
 
 if __name__ == "__main__":
     pin()
@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import importlib.metadata
 import platform
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ from sojourn.passes import state_marginals, total_score
 from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
 
 ROWS = 1_000_000
+LONG_ROWS = 10_000_000
 
 # Steps per timed call: long against the call itself.
 STEPS = 2000
@@ -63,7 +65,8 @@ def main() -> None:
     lines = ["| what | sojourn | best peer | ratio | target | met? |", "|---|---|---|---|---|---|"]
     _show(*lines)
     with jax.enable_x64(True):
-        for section in (passes, linear_passes, gradients, linear_gradients, steps, gibbs, imports):
+        sections = (passes, linear_passes, long_passes, gradients, linear_gradients, steps, gibbs)
+        for section in (*sections, buffers, scaling, imports):
             for line in section():
                 lines.append(_format(line))
                 _show(lines[-1])
@@ -141,6 +144,75 @@ def linear_gradients() -> Iterator[Line]:
     seconds = least_seconds(ours | peers)
     for peer in peers:
         yield _line(what, peer, seconds[peer], seconds["gradient"], rows, target=5)
+
+
+def long_passes() -> Iterator[Line]:
+    """Smoothing over 10⁷ rows, once: HMM and LGSSM, each beside its fastest peer at 10⁶."""
+    model, params = reversed_cycles()
+    y = model.simulate(params, LONG_ROWS, seed=1)[1]
+    peer = hmmlearn_models(params)["hmmlearn, scaling"]
+    yield _once(
+        "smoothing, HMM K=8, T=10⁷",
+        lambda: sj.smooth(model, params, y),
+        ("hmmlearn", lambda: peer.predict_proba(y)),
+        target=8,
+    )
+    model, params = rotating_state()
+    y = model.simulate(params, LONG_ROWS, seed=1)[1]
+    _, smooth = dynamax_linear(params, jnp.asarray(y))
+    yield _once(
+        "smoothing, LGSSM n=m=2, T=10⁷",
+        lambda: sj.smooth(model, params, y),
+        ("dynamax", smooth),
+        target=40,
+    )
+
+
+def _once(
+    what: str,
+    ours: Callable[[], Any],
+    peer: tuple[str, Callable[[], Any]],
+    *,
+    target: float,
+) -> Line:
+    """Compare single calls, ours after one that compiles; compilation is lost in a peer's minutes."""
+    ours()
+    seconds = []
+    for function in (ours, peer[1]):
+        start = time.process_time()
+        jax.block_until_ready(function())
+        seconds.append(time.process_time() - start)
+    return _line(what, peer[0], seconds[1], seconds[0], LONG_ROWS, target)
+
+
+def buffers() -> Iterator[Line]:
+    """Choosing a buffer on 10⁶ rows, compiled before."""
+    for name, (model, params) in (("HMM K=8", reversed_cycles()), ("LGSSM", rotating_state())):
+        y = model.simulate(params, ROWS, seed=1)[1]
+        choose = lambda m=model, p=params, y=y: sj.choose_buffer(m, p, y)  # noqa: E731
+        own = least_seconds({"ours": choose}, budget=5.0)["ours"]
+        what = f"choose_buffer, {name}, T=10⁶"
+        yield Line(what, f"{own:.2f} s", "", None, "< 5 s", own < 5)
+
+
+def scaling() -> Iterator[Line]:
+    """Smoothing of the eight-state HMM on two cores, against one; elapsed times."""
+    one, two = (core_seconds(_SMOOTH, cores) for cores in (1, 2))
+    if two is None or one is None:
+        return
+    ratio = one / two
+    what = "smoothing, HMM K=8, T=2·10⁶, two cores against one"
+    yield Line(what, f"{two:.2f} s", f"{one:.2f} s (one core)", ratio, "≥ 1.6×", ratio >= 1.6)
+
+
+_SMOOTH = """
+import sojourn as sj
+from sojourn.synthetic import reversed_cycles
+model, params = reversed_cycles()
+y = model.simulate(params, 2_000_000, seed=1)[1]
+def run():
+    sj.smooth(model, params, y)
+"""
 
 
 def gradients() -> Iterator[Line]:

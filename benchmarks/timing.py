@@ -73,6 +73,29 @@ def least_seconds(
     return seconds
 
 
+def core_seconds(program: str, cores: int, turns: int = 5) -> float | None:
+    """Return the least elapsed seconds of `run()`, which the program defines, on so many cores.
+
+    In a fresh interpreter that leaves the one core of this process; None where there are not so many.
+    """
+    if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < cores:
+        return None
+    code = f"""
+import os, time
+os.sched_setaffinity(0, range({cores}))
+{program}
+run()
+least = float("inf")
+for _ in range({turns}):
+    start = time.perf_counter()
+    run()
+    least = min(least, time.perf_counter() - start)
+print(least)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
 def import_seconds(modules: tuple[str, ...], turns: int = 3) -> dict[str, float]:
     """Time `import module` in fresh interpreters, by turns; the least of each.
 

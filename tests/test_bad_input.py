@@ -438,7 +438,7 @@ def test_unknown_methods_and_schemes():
     for value in ("em", None, ["kmeans"]):
         fragment = f"method must be 'kmeans', 'influence' or 'prior'; got {value!r}"
         raises(ValueError, fragment, HMM.initialize, Y, method=value)
-        fragment = f"method must be 'viterbi' or 'marginal'; got {value!r}"
+        fragment = f"method must be 'viterbi', 'marginal' or 'sample'; got {value!r}"
         raises(ValueError, fragment, sj.decode, HMM, PARAMS, Y, method=value)
         fragment = f"scheme must be 'uniform' or 'partition'; got {value!r}"
         raises(ValueError, fragment, sj.Windows, 5, scheme=value)

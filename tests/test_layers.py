@@ -18,8 +18,10 @@ ALLOWED = {
     "gradients": {"models", "series", "passes"},
     "dynamics": {"blocks", "models"},
     "gibbs": {"models", "series", "passes"},
-    "metrics": {"models", "series", "passes"},
-    "states": {"models", "series", "passes", "metrics"},
+    "metrics": {"models", "series", "passes", "align"},
+    "outputs": {"models", "series", "passes", "metrics"},
+    "states": {"models", "series", "passes", "metrics", "gibbs", "outputs"},
+    "forecasts": {"models", "series", "passes", "metrics", "states"},
     "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
     "starts": {"models", "series", "gradients"},
     "curvature": {"blocks", "models", "gradients", "dynamics"},
@@ -32,7 +34,10 @@ ALLOWED = {
     "progress": set(),
     "synthetic": {"models"},
     # Plots are imported when one is asked for.
-    "fit": {"models", "series", "metrics", "states", "align", "diagnostics", "plots"},
+    "fit": {
+        *("models", "series", "metrics", "states", "align", "diagnostics", "plots"),
+        *("gradients", "forecasts", "outputs"),
+    },
     "chains": {
         *("models", "series", "gradients", "dynamics", "gibbs", "modes", "starts", "tuning"),
         "progress",

@@ -139,3 +139,38 @@ def test_average_of_sampled_states_is_the_marginal(rng, x64):
     marginal = sj.smooth(model, params, y)["probability"].to_numpy()[:, 1]
     error = np.sqrt(marginal * (1 - marginal) / 2000)
     assert np.max(np.abs(drawn.mean(0) - marginal) / error) < 4.5
+
+
+def test_missing_rows_at_every_seam(rng):
+    """What crosses a seam is then known from further away; buffers see to it."""
+    model = sj.GaussianHMM(num_states=3, emission_dim=2)
+    params = random_hmm(rng, 3, 0.9)
+    y = model.simulate(params, 3000, seed=9)[1]
+    tiles = passes.make_tiles(model, sj.as_series(y), model.first_buffer)
+    assert tiles.count > 10
+    for seam in tiles.drawn.start[1:]:
+        y[seam - 3 : seam + 3] = np.nan
+    log_f = regime_log_densities(model, params, y)
+    oracle = textbook_pass(params["transition_matrix"], model.initial_law(), log_f)
+    decoded = sj.decode(model, params, y)
+    np.testing.assert_allclose(decoded["probability"], oracle[1], atol=1e-9)
+    np.testing.assert_array_equal(decoded["state"], oracle[2])
+    np.testing.assert_allclose(sj.log_likelihood(model, params, y), oracle[0], rtol=1e-11)
+
+
+def test_viterbi_is_exact_where_survivors_meet_late(rng):
+    """Rows that hardly tell the states apart: best paths stay apart for hundreds of rows."""
+    model = sj.GaussianHMM(num_states=3, emission_dim=2)
+    lengths = []
+    for trial in range(4):
+        params = random_hmm(rng, 3, 0.99)
+        params["means"] *= 0.2
+        params["covariances"][:] = np.eye(2)
+        y = model.simulate(params, 3000, seed=trial)[1]
+        log_f = regime_log_densities(model, params, y)
+        oracle = textbook_pass(params["transition_matrix"], model.initial_law(), log_f)
+        found, gap = passes.best_states(model, model.to_coords(params), sj.as_series(y))
+        np.testing.assert_array_equal(found, oracle[2])
+        assert gap <= passes.PATH_TOLERANCE
+        lengths.append(np.diff(np.flatnonzero(np.diff(oracle[2]))).max(initial=0))
+    assert max(lengths) > 64  # longer than the first buffers

@@ -2,11 +2,13 @@
 
 __version__ = "0.1.0"
 
+from sojourn.buffers import BufferChoice, choose_buffer, gradient_error
 from sojourn.dynamics import SGHMC, SGLD, SGNHT, SGRLD, Decay
 from sojourn.fit import Fit
+from sojourn.forecasts import forecast, impute
 from sojourn.gibbs import Gibbs
 from sojourn.gradients import gradient
-from sojourn.metrics import em_lower_bound, log_likelihood, predictive_score
+from sojourn.metrics import KSD, em_lower_bound, ksd, log_likelihood, nmi, predictive_score, rmse
 from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
 from sojourn.series import Series, Windows, as_series
@@ -14,12 +16,14 @@ from sojourn.states import decode, smooth
 
 __all__ = [
     "ARHMM",
+    "KSD",
     "LGSSM",
     "SGHMC",
     "SGLD",
     "SGNHT",
     "SGRLD",
     "SLDS",
+    "BufferChoice",
     "Decay",
     "DivergenceError",
     "Fit",
@@ -28,11 +32,18 @@ __all__ = [
     "Series",
     "Windows",
     "as_series",
+    "choose_buffer",
     "decode",
     "em_lower_bound",
+    "forecast",
     "gradient",
+    "gradient_error",
+    "impute",
+    "ksd",
     "log_likelihood",
+    "nmi",
     "predictive_score",
+    "rmse",
     "sample",
     "smooth",
 ]

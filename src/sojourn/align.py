@@ -22,7 +22,7 @@ def align_chains(
     if not any("state" in of for of in dims.values()):
         return dict(draws)
     signatures = np.concatenate(
-        [_signature(values, dims[name]) for name, values in draws.items() if "state" in dims[name]],
+        [signature(values, dims[name]) for name, values in draws.items() if "state" in dims[name]],
         axis=-1,
     )
     aligned = {name: values.copy() for name, values in draws.items()}
@@ -56,7 +56,7 @@ def permute(
     return values
 
 
-def _signature(values: np.ndarray, dims: tuple[str, ...]) -> np.ndarray:
+def signature(values: np.ndarray, dims: tuple[str, ...]) -> np.ndarray:
     """Return what tells states apart: (chain, K, features)."""
     with np.errstate(over="ignore"):
         center = np.median(values, axis=1)

@@ -48,6 +48,41 @@ class Edges(NamedTuple):
     ahead: Float[Array, "J W"]
 
 
+class Cut(NamedTuple):
+    """Windows whose rows beyond a buffer were taken away: what an error of the buffer is measured on.
+
+    Attributes:
+        whole: The windows with all their rows.
+        after: Rows before `start` missing.
+        near: Rows before `start` and from `stop` on missing.
+        start: First row that was left, zero or less if none was taken.
+        stop: Row behind the last that was left, L or more if none was taken.
+    """
+
+    whole: Batch
+    after: Batch
+    near: Batch
+    start: Int[Array, "W"]
+    stop: Int[Array, "W"]
+
+
+def counted(batch: Batch, length: int) -> Batch:
+    """Return the windows cut down to the rows that count, at most `length`, with their lags."""
+    L, lags = batch.weight.shape[0], batch.y.shape[0] - batch.weight.shape[0]
+    start = jnp.argmax(batch.weight > 0, axis=0)
+    index = start + jnp.arange(length + lags)[:, None]
+    y = jnp.take_along_axis(batch.y, jnp.minimum(index, L + lags - 1)[:, None], axis=0)
+    own = jnp.minimum(index[:length], L - 1)
+    weight = jnp.where(index[:length] < L, jnp.take_along_axis(batch.weight, own, axis=0), 0.0)
+    return Batch(y, weight, batch.first & (start == 0))
+
+
+def counted_values(rows: Array, batch: Batch, length: int) -> Array:
+    """Return values by row (L, W) at the rows that `counted` keeps."""
+    index = jnp.argmax(batch.weight > 0, axis=0) + jnp.arange(length)[:, None]
+    return jnp.take_along_axis(rows, jnp.minimum(index, rows.shape[0] - 1), axis=0)
+
+
 def edges(previous: Array, last: Array, backward: Array, seam: Seam) -> Edges:
     """Pick the messages at the seams.
 

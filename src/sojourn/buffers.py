@@ -1,29 +1,45 @@
 """How far the gradient of a window is from what an unlimited buffer would give.
 
 Error and noise are measured on the same windows, in the metric of the sampler, where the gradient of a
-window is a vector of numbers of one kind. `MATH.md` §12.3.
+window is a vector of numbers of one kind. `MATH.md` §12.3. Rates and bounds of the theory, which stand
+in `models/forgetting.py`, are reported beside what is measured.
 """
 
 import dataclasses
 import functools
-from typing import Any
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.batch import Batch
-from sojourn.dynamics import Metric, Sampler
+from sojourn._precision import double
+from sojourn._validation import check_positive, check_seed, check_size
+from sojourn.batch import Batch, Cut
+from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler
 from sojourn.gradients import Estimator, Source, windowed
-from sojourn.models.base import Coords, Model
-from sojourn.series import Series, Windows
+from sojourn.models.base import Coords, Model, Params, check_lags, check_model
+from sojourn.series import Series, Windows, as_series
+
+if TYPE_CHECKING:
+    import xarray
 
 # Buffers tried, each against one twice the longest.
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # Root-mean-square error of a window's gradient that a buffer may leave, relative to its noise.
 TOLERANCE = 0.01
+
+# Rows of a window and number of windows that errors are measured on, unless told.
+_LENGTH, _WINDOWS = 200, 64
+
+# Errors below this share of the noise are rounding, or what Monte Carlo averages leave.
+_FLOOR = 1e-10
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -45,7 +61,7 @@ def window_gradients(
     key_windows, key_states = jax.random.split(key)
     model, batch = estimator.model, estimator.batch(source, key_windows)
     if buffer is not None:
-        batch = batch._replace(y=_hide(batch, buffer, model.num_lags))
+        batch = _cut(batch, buffer, model.num_lags).near
 
     def gradients(at: Coords) -> Any:
         moments = model.moments(key_states, at, batch, estimator.missing)
@@ -58,12 +74,272 @@ def window_gradients(
         there = gradients(source.center.coords)
         statistics = jax.tree.map(lambda s, a, b: s + a - b, share, statistics, there)
 
-    def whitened(one: Any) -> Array:
-        gradient = model.gradient(coords, one)
-        white = sampler.whiten(model, coords, gradient, metric)
-        return jnp.concatenate([white[name].ravel() for name in sorted(white)])
+    return jax.vmap(lambda one: _whitened(model, sampler, coords, metric, one))(statistics)
 
-    return jax.vmap(whitened)(statistics)
+
+def _whitened(
+    model: Model, sampler: Sampler, coords: Coords, metric: Metric, statistics: Any
+) -> Array:
+    white = sampler.whiten(model, coords, model.gradient(coords, statistics), metric)
+    return jnp.concatenate([white[name].ravel() for name in sorted(white)])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _window_bounds(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: Array,
+) -> Array | None:
+    """Return bounds on what a buffer changes in the gradients of `window_gradients`, (W,)."""
+    model, length = estimator.model, estimator.windows.length
+    assert length is not None
+    cut = _cut(estimator.batch(source, jax.random.split(key)[0]), buffer, model.num_lags)
+    gradient = functools.partial(_whitened, model, sampler, coords, metric)
+    return model.error_bounds(coords, cut, estimator.missing, length, gradient)
+
+
+class Errors:
+    """Errors of buffers, all on the same windows and relative to the noise of their gradients.
+
+    The error of B is the root mean square, over windows, of the difference to a buffer of `reference`
+    rows. Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the
+    model is one whose draws far from a change stay as they were.
+
+    Args:
+        model: The model.
+        series: The series, in the model's units.
+        windows: Length, number and scheme of the windows; their buffer is the reference.
+        sampler: Whose metric errors are measured in.
+        coords: Where.
+        metric: The metric.
+        key: Which windows.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        series: Series,
+        windows: Windows,
+        sampler: Sampler,
+        coords: Coords,
+        metric: Metric,
+        key: Array,
+    ) -> None:
+        estimator, source = windowed(model.coupled(), series, windows)
+        if estimator.missing == "none":
+            estimator = dataclasses.replace(estimator, missing="rows")
+        self._estimator, self._at = estimator, (source, key, coords, metric)
+        self._sampler = sampler
+        self.reference = self._gradients(windows.buffer)
+        if not np.isfinite(self.reference).all():
+            raise ValueError("gradients are not finite at these parameters; check their scales")
+        deviation = self.reference - self.reference.mean(0)
+        self.noise = float(np.sqrt(np.square(deviation).sum(1).mean()))
+
+    def _gradients(self, buffer: int) -> np.ndarray:
+        return np.asarray(window_gradients(self._estimator, self._sampler, *self._at, buffer))
+
+    def differences(self, buffer: int) -> np.ndarray:
+        """Return what the buffer changes in the gradient of each window, (W, dimension)."""
+        return self._gradients(buffer) - self.reference
+
+    def __call__(self, buffer: int) -> float:
+        """Return the error of a buffer."""
+        return self._relative(np.square(self.differences(buffer)).sum(1))
+
+    def bound(self, buffer: int) -> float:
+        """Return a bound on the error of a buffer, NaN where no theory gives one."""
+        found = _window_bounds(self._estimator, self._sampler, *self._at, buffer)
+        return math.nan if found is None else self._relative(np.square(np.asarray(found)))
+
+    def rate(self) -> float:
+        """Return the rate at which messages forget, NaN where no theory gives it."""
+        source, key, coords, _ = self._at
+        model = self._estimator.model
+        batch = _gather(self._estimator, source, jax.random.split(key)[0])
+        rate = model.forgetting_rate(coords, batch, self._estimator.missing)
+        return math.nan if rate is None else float(rate)
+
+    def _relative(self, squares: np.ndarray) -> float:
+        size = float(np.sqrt(squares.mean()))
+        return size / self.noise if self.noise > 0 else (math.inf if size > 0 else 0.0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _gather(estimator: Estimator, source: Source, key: Array) -> Batch:
+    return estimator.batch(source, key)
+
+
+@dataclass(frozen=True)
+class BufferChoice:
+    """A buffer for windows, and how good it is.
+
+    Attributes:
+        buffer: Rows on each side of the rows that count.
+        error: Root-mean-square error of a window's gradient with this buffer, over the root-mean-square
+            sampling noise of a window's gradient, both in the metric.
+        bound: What theory guarantees of `error` on the windows it was measured on: products of
+            contraction coefficients along their buffers. NaN where there is no theory (SLDS).
+        rate: Factor by which one more row of buffer multiplies the error in the long run: the Lyapunov
+            gap of a discrete chain, the spectral radius of the steady Kalman filter; `measured_rate`
+            where there is no theory.
+        measured_rate: That factor as measured.
+        bias: Estimated shift of the posterior mean, in posterior sds; zero where it is within its
+            Monte Carlo error.
+        bias_error: Monte Carlo error of `bias`: a shift of this size could not be seen.
+        tolerance: Error that was asked for.
+        message: What was found, in words.
+    """
+
+    buffer: int
+    error: float
+    bound: float
+    rate: float
+    measured_rate: float
+    bias: float
+    bias_error: float
+    tolerance: float
+    message: str
+
+    @property
+    def reached(self) -> bool:
+        """Whether the error is within the tolerance."""
+        return self.error <= self.tolerance
+
+
+@double
+def choose_buffer(
+    model: Model,
+    params: Params,
+    data: Any,
+    tolerance: float = TOLERANCE,
+    *,
+    length: int | None = None,
+    max_buffer: int = _LADDER[-1],
+    num_windows: int = _WINDOWS,
+    seed: int = 0,
+) -> BufferChoice:
+    """Find the smallest buffer whose gradient error is small beside the gradient's own noise.
+
+    Errors are differences to a buffer twice as long as the longest tried, on windows drawn at random. A
+    buffer passes if it and all longer ones that were tried do. Where none does, the longest is
+    returned, and a warning says what error remains and what it would cost to remove it.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        tolerance: Root-mean-square error of a window's gradient that the buffer may leave, relative to
+            the root-mean-square sampling noise of a window's gradient.
+        length: Rows that count in a window, 200 if not given, at most those of the longest series.
+        max_buffer: Longest buffer to try.
+        num_windows: Windows that errors are measured on.
+        seed: Which windows.
+    """
+    check_positive("tolerance", tolerance)
+    check_size("max_buffer", max_buffer)
+    check_size("num_windows", num_windows, least=2)
+    raw, series, coords = _enter(model, params, data)
+    windows = _measuring_windows(raw, series, length, 2 * max_buffer, num_windows)
+    key_metric, key = jax.random.split(jax.random.key(check_seed(seed)))
+    metric = _metric(raw, series, coords, key_metric)
+    errors = Errors(raw, series, windows, SGRLD(), coords, metric, key)
+    buffer, tried = _search(errors, tolerance, max_buffer)
+    error = tried[buffer]
+    measured = _decay(tried)
+    rate = errors.rate()
+    bias, bias_error = _shift(errors, buffer, raw, series, windows)
+    message = _describe(buffer, error, measured, tolerance, windows)
+    if error > tolerance:
+        warnings.warn(message, UserWarning, stacklevel=3)
+    return BufferChoice(
+        buffer=buffer,
+        error=error,
+        bound=errors.bound(buffer),
+        rate=measured if math.isnan(rate) else rate,
+        measured_rate=measured,
+        bias=bias,
+        bias_error=bias_error,
+        tolerance=tolerance,
+        message=message,
+    )
+
+
+@double
+def gradient_error(
+    model: Model,
+    params: Params,
+    data: Any,
+    lengths: Sequence[int] = (2, 20, 200),
+    buffers: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
+    *,
+    reference: int | None = None,
+    num_windows: int = _WINDOWS,
+    seed: int = 0,
+) -> "xarray.Dataset":
+    """Measure what buffers leave of a gradient's error, for windows of several lengths.
+
+    `sojourn.plots.plot_gradient_error` draws the curves.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        lengths: Rows that count in a window.
+        buffers: Rows on each side.
+        reference: Buffer that errors are differences to; 100 rows or, if that is more, twice the
+            longest of `buffers`.
+        num_windows: Windows that errors are measured on.
+        seed: Which windows.
+
+    Returns:
+        A dataset over `length` and `buffer`: `error`, as in `choose_buffer`, relative to `noise`, in the
+        metric and of the gradient that one window estimates; its `bound`; and `norm`, the mean
+        Euclidean norm of the error in the coordinates of `model.to_coords`, as in the paper's figures.
+    """
+    import xarray
+
+    check_size("num_windows", num_windows, least=2)
+    for name, values, least in (("lengths", lengths, 1), ("buffers", buffers, 0)):
+        if len(values) == 0:
+            raise ValueError(f"{name} is empty; expected at least one")
+        for value in values:
+            check_size(name, value, least=least)
+    longest = max(buffers)
+    reference = max(100, 2 * longest) if reference is None else reference
+    check_size("reference", reference)
+    if reference <= longest:
+        raise ValueError(f"reference={reference} must be longer than all buffers; got {longest}")
+    raw, series, coords = _enter(model, params, data)
+    key_metric, key = jax.random.split(jax.random.key(check_seed(seed)))
+    metric = _metric(raw, series, coords, key_metric)
+    shape = (len(lengths), len(buffers))
+    error, bound, norm = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    noise = np.zeros(len(lengths))
+    for i, length in enumerate(lengths):
+        windows = _measuring_windows(raw, series, length, reference, num_windows)
+        errors = Errors(raw, series, windows, SGRLD(), coords, metric, key)
+        plain = Errors(raw, series, windows, SGLD(), coords, metric, key)
+        noise[i] = num_windows * errors.noise
+        for j, buffer in enumerate(buffers):
+            error[i, j], bound[i, j] = errors(buffer), errors.bound(buffer)
+            differences = num_windows * plain.differences(buffer)
+            norm[i, j] = np.linalg.norm(differences, axis=1).mean()
+    dims = ("length", "buffer")
+    return xarray.Dataset(
+        {
+            "error": (dims, error),
+            "bound": (dims, bound),
+            "norm": (dims, norm),
+            "noise": ("length", noise),
+        },
+        coords={"length": list(lengths), "buffer": list(buffers)},
+        attrs={"reference": reference, "num_windows": num_windows, "seed": seed},
+    )
 
 
 def choose(
@@ -75,45 +351,157 @@ def choose(
     metric: Metric,
     key: Array,
 ) -> tuple[int, float]:
-    """Return the smallest buffer whose gradient error is small beside the noise, and that error.
+    """Return the smallest buffer, of a few, whose error is small beside the noise, and that error.
 
-    The error of B is the root mean square, over windows, of the difference to a buffer twice as long
-    as the longest tried; a buffer passes if it and all longer ones are below the tolerance. If none
-    does, the longest is returned, with an error above the tolerance.
-
-    Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the model
-    is one whose draws far from a change stay as they were.
+    If none is, the longest, with an error above the tolerance.
     """
-    assert windows.length is not None
-    sized = Windows(windows.length, 2 * _LADDER[-1], 64, windows.scheme)
-    estimator, source = windowed(model.coupled(), series, sized)
-    if estimator.missing == "none":
-        estimator = dataclasses.replace(estimator, missing="rows")
+    sized = dataclasses.replace(windows, buffer=2 * _LADDER[-1], batch=_WINDOWS)
+    errors = Errors(model, series, sized, sampler, coords, metric, key)
+    return _shortest(errors, TOLERANCE, _LADDER, {})
 
-    def measure(buffer: int) -> np.ndarray:
-        found = window_gradients(estimator, sampler, source, key, coords, metric, buffer)
-        return np.asarray(found)
 
-    reference = measure(2 * _LADDER[-1])
-    noise = np.sqrt(np.square(reference - reference.mean(0)).sum(1).mean())
+def check(
+    model: Model,
+    series: Series,
+    windows: Windows,
+    sampler: Sampler,
+    coords: Coords,
+    metric: Metric,
+    key: Array,
+) -> tuple[float, float]:
+    """Return the error of the windows' buffer and the shift of the posterior mean, in sds."""
+    reference = max(_LADDER[-1], 2 * windows.buffer)
+    sized = dataclasses.replace(windows, buffer=reference, batch=_WINDOWS)
+    errors = Errors(model, series, sized, sampler, coords, metric, key)
+    return errors(windows.buffer), _shift(errors, windows.buffer, model, series, sized)[0]
 
-    def error_of(buffer: int) -> float:
-        return float(np.sqrt(np.square(measure(buffer) - reference).sum(1).mean()) / noise)
 
-    chosen, error = _LADDER[-1], error_of(_LADDER[-1])
-    for buffer in reversed(_LADDER[:-1]):
-        if error > TOLERANCE or (shorter := error_of(buffer)) > TOLERANCE:
+def _shortest(
+    errors: Errors, tolerance: float, ladder: Sequence[int], tried: dict[int, float]
+) -> tuple[int, float]:
+    """Return the first buffer of a ladder that passes, as all longer ones do, and its error."""
+    chosen = ladder[-1]
+    tried[chosen] = error = errors(chosen)
+    for buffer in reversed(ladder[:-1]):
+        if error > tolerance:
+            break
+        tried[buffer] = shorter = errors(buffer)
+        if shorter > tolerance:
             break
         chosen, error = buffer, shorter
     return chosen, error
 
 
-def _hide(batch: Batch, buffer: Array, num_lags: int) -> Array:
-    """Return the rows with those beyond the buffer missing; lags of rows that stay are kept."""
+def _search(errors: Errors, tolerance: float, max_buffer: int) -> tuple[int, dict[int, float]]:
+    """Return the smallest buffer within the tolerance, or the longest, and the errors of all tried.
+
+    Powers of two from the longest down, then halving between the last that failed and the first that
+    passed.
+    """
+    ladder = [0, *(2**k for k in range(max_buffer.bit_length()) if 2**k < max_buffer), max_buffer]
+    tried: dict[int, float] = {}
+    passed, _ = _shortest(errors, tolerance, ladder, tried)
+    failed = max((b for b in tried if b < passed), default=-1)
+    while failed >= 0 and passed - failed > 1:
+        middle = (passed + failed) // 2
+        tried[middle] = errors(middle)
+        if tried[middle] <= tolerance:
+            passed = middle
+        else:
+            failed = middle
+    if len(tried) == 1:  # the decay takes two
+        half = max_buffer // 2
+        tried[half] = errors(half)
+    return passed, tried
+
+
+def _decay(tried: Mapping[int, float]) -> float:
+    """Return the factor per row at which errors fell, from a line through their logarithms."""
+    seen = sorted((b, e) for b, e in tried.items() if e > _FLOOR and math.isfinite(e))
+    if len(seen) < 2:
+        return 0.0
+    buffers, errors = np.array(seen).T
+    return float(np.exp(np.polyfit(buffers, np.log(errors), 1)[0]))
+
+
+def _shift(
+    errors: Errors, buffer: int, model: Model, series: Series, windows: Windows
+) -> tuple[float, float]:
+    """Return the shift of the posterior mean that the buffer causes, in sds, and its Monte Carlo error.
+
+    A gradient that is wrong by b moves the mean by Σ b, and by √(bᵀ Σ b) sds in the direction where that
+    is most. In the metric Σ⁻¹ = T Λ, where Λ, the share of the information of complete data that is
+    observed, is estimated from the scores of the windows, with the identity as a prior worth d windows.
+    """
+    assert windows.length is not None
+    T = series.num_rows - model.num_lags * len(series.lengths)
+    differences = errors.differences(buffer)
+    W, d = differences.shape
+    scores = errors.reference - errors.reference.mean(0)
+    covariance = W**2 * scores.T @ scores / (W - 1) * windows.length / T**2
+    precision = T * (W * covariance + d * np.eye(d)) / (W + d)
+    total = differences.sum(0)
+    spread = differences - differences.mean(0)
+    squared = total @ np.linalg.solve(precision, total)
+    noise = W / (W - 1) * np.einsum("wd,dw->", spread, np.linalg.solve(precision, spread.T))
+    return math.sqrt(max(squared - noise, 0.0)), math.sqrt(max(noise, 0.0))
+
+
+def _describe(buffer: int, error: float, rate: float, tolerance: float, windows: Windows) -> str:
+    said = f"buffer={buffer} leaves an error of {error:.2g} of a gradient's noise"
+    if error <= tolerance:
+        return f"{said}, within the tolerance of {tolerance:.2g}"
+    assert windows.length is not None
+    said = f"{said}, more than the tolerance of {tolerance:.2g}, and no shorter one less"
+    if rate < 1:
+        # B = B̂ + log(ε̂ / ε) / log(1 / L), `MATH.md` §12.3
+        needed = buffer + math.ceil(math.log(error / tolerance) / math.log(1 / rate))
+        ratio = (windows.length + 2 * needed) / (windows.length + 2 * buffer)
+        if ratio < 100:
+            return (
+                f"{said}: errors fall by the factor {rate:.4g} a row, so that {needed} rows would do, "
+                f"at {ratio:.1f} times the cost of a step; or use Windows.full()"
+            )
+    return f"{said}: errors hardly fall with longer ones; use Windows.full() or Gibbs()"
+
+
+def _enter(model: Model, params: Params, data: Any) -> tuple[Model, Series, dict[str, Array]]:
+    check_model(model)
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    raw = model.raw()
+    return raw, series, raw.to_coords(params)
+
+
+def _measuring_windows(
+    model: Model, series: Series, length: int | None, buffer: int, num_windows: int
+) -> Windows:
+    longest = max(series.lengths) - model.num_lags
+    return Windows(min(_LENGTH, longest) if length is None else length, buffer, num_windows)
+
+
+def _metric(model: Model, series: Series, coords: Coords, key: Array) -> Metric:
+    """Return the complete-data metric from a sample of rows."""
+    windows = _measuring_windows(model, series, None, 32, _WINDOWS)
+    estimator, source = windowed(model, series, windows)
+    T = float(series.num_rows - model.num_lags * len(series.lengths))
+    return _metric_at(estimator, source, key, coords, T)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _metric_at(
+    estimator: Estimator, source: Source, key: Array, coords: Coords, T: float
+) -> Metric:
+    return Metric(estimator.model.pilot(estimator(source, key, coords), T), {}, T)
+
+
+def _cut(batch: Batch, buffer: Array, num_lags: int) -> Cut:
+    """Hide the rows beyond the buffer; lags of rows that stay are kept."""
     L = batch.weight.shape[0]
     counts = batch.weight > 0
-    start = jnp.argmax(counts, axis=0)
-    stop = L - jnp.argmax(counts[::-1], axis=0)
+    start = jnp.argmax(counts, axis=0) - buffer
+    stop = L - jnp.argmax(counts[::-1], axis=0) + buffer
     t = jnp.arange(-num_lags, L)[:, None]
-    seen = (t >= start - buffer - num_lags) & (t < stop + buffer)
-    return jnp.where(seen[:, None], batch.y, jnp.nan)
+    after = jnp.where((t >= start - num_lags)[:, None], batch.y, jnp.nan)
+    near = jnp.where((t < stop)[:, None], after, jnp.nan)
+    return Cut(batch, batch._replace(y=after), batch._replace(y=near), start, stop)

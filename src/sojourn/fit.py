@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sojourn._validation import check_size
+from sojourn._validation import check_seed, check_size
 from sojourn.align import align_chains
-from sojourn.metrics import log_likelihood, predictive_score
+from sojourn.forecasts import forecast_draws, impute_draws
+from sojourn.gradients import gradient
+from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
-from sojourn.series import Series, as_series
-from sojourn.states import Method, best_path, check_method, smooth
+from sojourn.outputs import write_states
+from sojourn.series import Series, Windows, as_series
+from sojourn.states import Method, best_path, check_method, sample_paths, smooth
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas
     import xarray
     from matplotlib.figure import Figure
@@ -117,9 +122,22 @@ class Fit:
         values = [predictive_score(self.model, p, series, horizon) for p in self.draws(num_draws)]
         return float(np.mean(values))
 
-    def smooth(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> "xarray.Dataset":
-        """Return the law of the state at each row, averaged over the posterior."""
+    def smooth(
+        self, data: Any, num_draws: int = _AVERAGED_DRAWS, *, out: "str | Path | None" = None
+    ) -> Any:
+        """Return the law of the state at each row, averaged over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            num_draws: Draws that laws are averaged over.
+            out: Where to write the laws as they are made, a name that ends in .zarr or .parquet.
+
+        Returns:
+            The dataset of `sojourn.smooth`, or the path it was written to.
+        """
         series = self.as_series(data)
+        if out is not None:
+            return write_states(self.model, self.draws(num_draws), series, out)
         total, gap = None, 0.0
         drawn = self.draws(num_draws)
         for params in drawn:
@@ -132,18 +150,36 @@ class Fit:
         return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=float(gap))
 
     def decode(
-        self, data: Any, method: Method = "viterbi", num_draws: int = _AVERAGED_DRAWS
-    ) -> "xarray.Dataset":
+        self,
+        data: Any,
+        method: Method = "viterbi",
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        seed: int = 0,
+        out: "str | Path | None" = None,
+    ) -> Any:
         """Return states and their probabilities.
 
         Args:
             data: The series, as in `sample`.
             method: "viterbi" for the most probable path at the posterior mean; "marginal" for the
-                state of highest probability at each row.
+                state of highest probability at each row; "sample" for paths of states drawn at random,
+                one for each draw of the parameters.
             num_draws: Draws that the probabilities are averaged over.
+            seed: Which paths are drawn.
+            out: Where to write the result as it is made, a name that ends in .zarr or .parquet; not for
+                paths drawn at random.
+
+        Returns:
+            The dataset of `sojourn.decode`, or the path it was written to.
         """
-        check_method(method)
+        check_method(method, out)
         series = self.as_series(data)
+        if out is not None:
+            draws = self.draws(num_draws)
+            return write_states(self.model, draws, series, out, path=method, at=self.mean)
+        if method == "sample":
+            return sample_paths(self.model, self.draws(num_draws), series, seed)
         result = self.smooth(series, num_draws)
         if not self.model.has_regimes:
             return result
@@ -154,6 +190,138 @@ class Fit:
         lags = result["t"] < self.model.num_lags
         best = result["probability"].fillna(0).argmax("label")
         return result.assign(state=best.where(~lags, -1))
+
+    def forecast(
+        self, data: Any, horizon: int, num_draws: int = 10 * _AVERAGED_DRAWS, *, seed: int = 0
+    ) -> "xarray.Dataset":
+        """Return draws of the states and rows that follow each series, over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            horizon: How many rows ahead.
+            num_draws: Draws of the parameters, with one future each.
+            seed: Which futures.
+
+        Returns:
+            The dataset of `sojourn.forecast`.
+        """
+        return forecast_draws(
+            self.model, self.draws(num_draws), self.as_series(data), horizon, seed
+        )
+
+    def impute(
+        self,
+        data: Any,
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        with_draws: bool = False,
+        seed: int = 0,
+    ) -> "xarray.Dataset":
+        """Return the law of missing entries given all that was seen, averaged over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            num_draws: Draws of the parameters.
+            with_draws: Draw the missing entries as well, once for each draw of the parameters.
+            seed: Which draws of the entries.
+
+        Returns:
+            The dataset of `sojourn.impute`.
+        """
+        series = self.as_series(data)
+        return impute_draws(
+            self.model, self.draws(num_draws), series, with_draws=with_draws, seed=seed
+        )
+
+    def ksd(
+        self,
+        data: Any,
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        windows: Windows | None = None,
+        standardize: bool = True,
+        unbiased: bool = False,
+        seed: int = 0,
+    ) -> "pandas.Series":
+        """Return the kernel Stein discrepancy of the draws to the posterior, by parameter and in total.
+
+        Coordinates are those of the samplers; log-ratios to its last entry for each row of a transition
+        matrix, whose scale is redundant.
+
+        Args:
+            data: The series that the fit was made from.
+            num_draws: Draws, spread evenly over all chains.
+            windows: Windows to estimate gradients from, fresh ones for each draw; all rows if not given.
+                The paper takes `Windows(10_000, buffer=100)` for more than 10,000 rows. The noise of
+                such gradients adds to the result unless it is `unbiased`.
+            standardize: Measure each coordinate in sds of its draws, so that the kernel's length of one
+                suits it.
+            unbiased: As in `ksd`.
+            seed: Which windows.
+        """
+        import pandas
+
+        series = self.as_series(data)
+        points, scores = [], []
+        for i, params in enumerate(self.draws(num_draws)):
+            coords = self.model.to_coords(params)
+            found = gradient(self.model, coords, series, windows=windows, seed=check_seed(seed) + i)
+            prior = self.model.prior_gradient(coords)
+            points.append(coords)
+            scores.append({name: found[name] + prior[name] for name in coords})
+        x, b = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
+        x, b = self.model.free(x, b)
+        flat, slopes = (
+            np.concatenate([v[n].reshape(len(points), -1) for n in x], 1) for v in (x, b)
+        )
+        if standardize:
+            sd = np.maximum(flat.std(0), np.finfo(float).tiny)
+            flat, slopes = flat / sd, slopes * sd
+        by_column = ksd(flat, slopes, unbiased=unbiased).columns
+        sizes = np.cumsum([x[name][0].size for name in x])[:-1]
+        totals = {
+            name: part.sum() for name, part in zip(x, np.split(by_column, sizes), strict=True)
+        }
+        return pandas.Series({**totals, "total": by_column.sum()}, name="ksd")
+
+    def nmi(self, data: Any, truth: Any) -> float:
+        """Return the normalised mutual information of the decoded states and the true ones.
+
+        Args:
+            data: The series.
+            truth: True states of all rows, an array or one for each series.
+        """
+        if not self.model.has_regimes:
+            raise ValueError(f"{type(self.model).__name__} has no discrete states; use rmse")
+        found = best_path(self.model, self.mean, self.as_series(data))["state"]
+        return nmi(found.to_numpy(), _joined(truth))
+
+    def rmse(self, data: Any, truth: Any, num_draws: int = _AVERAGED_DRAWS) -> float:
+        """Return the root mean squared error of smoothed continuous states to the true ones.
+
+        Args:
+            data: The series.
+            truth: True states of all rows, (T, n), an array or one for each series.
+            num_draws: Draws that states are averaged over.
+        """
+        if "x" not in (found := self.smooth(data, num_draws)):
+            raise ValueError(f"{type(self.model).__name__} has no continuous states; use nmi")
+        return rmse(found["x"].to_numpy(), _joined(truth))
+
+    def mse(self, truth: dict[str, Any]) -> "xarray.Dataset":
+        """Return the mean squared error of running averages of the draws, over (chain, draw).
+
+        Args:
+            truth: True parameters; states are matched to them chain by chain.
+        """
+        import xarray
+
+        draws = {str(name): np.asarray(values) for name, values in self.posterior.items()}
+        errors = running_mse(draws, truth, self.model.param_dims)
+        coords = {dim: self.posterior[dim] for dim in ("chain", "draw")}
+        return xarray.Dataset(
+            {name: (("chain", "draw"), values) for name, values in errors.items()}, coords=coords
+        )
 
     def as_series(self, data: Any) -> Series:
         """Return data as a `Series` with the columns of the fit, data frames matched by name."""
@@ -188,6 +356,13 @@ class Fit:
         from sojourn.plots import plot_segmentation
 
         return plot_segmentation(self, data, start, stop, series=series)
+
+
+def _joined(truth: Any) -> np.ndarray:
+    """Return the states of all series in one array."""
+    if isinstance(truth, list | tuple) and len(truth) and np.ndim(truth[0]):
+        return np.concatenate([np.asarray(part) for part in truth])
+    return np.asarray(truth)
 
 
 def _add_outer(states: "xarray.Dataset", sign: int) -> "xarray.Dataset":

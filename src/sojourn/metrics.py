@@ -1,12 +1,15 @@
 """How well a model fits a series."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
 from sojourn._precision import double
-from sojourn._validation import check_seed, check_size
+from sojourn._validation import as_real, check_positive, check_seed, check_size, shown
+from sojourn.align import match_states, permute, signature
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
 from sojourn.series import as_series
@@ -116,6 +119,174 @@ def em_lower_bound(model: Model, params: Params, data: Any) -> float:
     raw, coords = raw_units(model, params)
     statistics, _ = full_statistics(raw, coords, series)
     return float(raw.expected_log_joint(coords, statistics))
+
+
+class KSD(NamedTuple):
+    """A kernel Stein discrepancy.
+
+    Attributes:
+        total: Σ_j w_j, the paper's.
+        columns: w_j of each column.
+        squares: w_j², negative by chance where they are unbiased estimates of zero.
+    """
+
+    total: float
+    columns: np.ndarray
+    squares: np.ndarray
+
+
+# Pairs of draws held at once.
+_PAIRS = 2_000_000
+
+
+def ksd(
+    draws: Any, scores: Any, *, beta: float = 0.5, scale: float = 1.0, unbiased: bool = False
+) -> KSD:
+    """Return the kernel Stein discrepancy between draws and the density whose scores are given.
+
+        w_j² = (1/N²) Σ_{i,i'} k₀ʲ(i, i'),    k(x, x') = (c² + ‖x − x'‖²)^(−β)
+
+    `MATH.md` §13. Draws and scores must be in one set of coordinates, the density there with its
+    Jacobian. The kernel sees differences of about c: divide columns by their posterior sd, and multiply
+    scores by it, unless they are of order one. Memory grows with N alone, time with N².
+
+    Args:
+        draws: Draws, (N, d).
+        scores: Gradients of the log density at the draws, (N, d).
+        beta: Exponent β of the inverse multiquadric kernel.
+        scale: Its length c.
+        unbiased: Leave out the pairs i = i', which add at least as much as the noise of estimated scores
+            has variance; the squares are then unbiased, and may be negative.
+    """
+    x, b = as_real("draws", draws), as_real("scores", scores)
+    check_positive("beta", beta)
+    check_positive("scale", scale)
+    if x.ndim != 2 or b.shape != x.shape:
+        raise ValueError(
+            f"draws and scores must have one shape (N, d); got {x.shape} and {b.shape}"
+        )
+    N, d = x.shape
+    if N < 2:
+        raise ValueError(f"expected at least two draws; got {N}")
+    if not (np.isfinite(x).all() and np.isfinite(b).all()):
+        raise ValueError("draws and scores must be finite")
+    x = x - x.mean(0)  # products below cancel offsets
+    own = np.square(x).sum(1)
+    total, bx, xx = np.zeros(d), b * x, x * x
+    size = max(1, _PAIRS // N)
+    for first in range(0, N, size):
+        i = slice(first, first + size)
+        squared = np.maximum(own[i, None] + own - 2 * x[i] @ x.T, 0.0)
+        base = 1 / (scale**2 + squared)
+        k = base**beta
+        k1 = 2 * beta * k * base
+        k2 = 2 * (beta + 1) * k1 * base
+        row1, row2 = k1.sum(1)[:, None], k2.sum(1)[:, None]
+        # Sums over i' of the four terms, (b_i − b_i')(x_i − x_i') and (x_i − x_i')² multiplied out.
+        terms = b[i] * (k @ b) + row1
+        terms += bx[i] * row1 - b[i] * (k1 @ x) - x[i] * (k1 @ b) + k1 @ bx
+        terms -= xx[i] * row2 - 2 * x[i] * (k2 @ x) + k2 @ xx
+        total += terms.sum(0)
+    if unbiased:
+        same = np.square(b).sum(0) * scale ** (-2 * beta) + N * 2 * beta * scale ** (-2 * beta - 2)
+        squares = (total - same) / (N * (N - 1))
+    else:
+        squares = total / N**2
+    columns = np.sqrt(np.maximum(squares, 0.0))
+    return KSD(float(columns.sum()), columns, squares)
+
+
+def nmi(states: Any, truth: Any) -> float:
+    """Return the normalised mutual information I / √(H H') of two labellings, zero if an entropy is.
+
+    Rows labelled −1 in either, such as those that only serve as lags, are left out.
+    """
+    one, other = (_labels(name, of) for name, of in (("states", states), ("truth", truth)))
+    if one.shape != other.shape:
+        raise ValueError(f"states and truth must have one length; got {len(one)} and {len(other)}")
+    kept = (one >= 0) & (other >= 0)
+    if not kept.any():
+        raise ValueError("no row is labelled in both")
+    _, first = np.unique(one[kept], return_inverse=True)
+    _, second = np.unique(other[kept], return_inverse=True)
+    joint = np.zeros((first.max() + 1, second.max() + 1))
+    np.add.at(joint, (first, second), 1 / kept.sum())
+    entropies = [_entropy(joint.sum(axis)) for axis in (0, 1)]
+    product = float(np.prod(entropies))
+    information = sum(entropies) - _entropy(joint.ravel())
+    return float(np.clip(information / np.sqrt(product), 0, 1)) if product > 0 else 0.0
+
+
+def _labels(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise TypeError(f"{name} must be a one-dimensional array of integers; got {shown(values)}")
+    return array.astype(np.int64)
+
+
+def _entropy(p: np.ndarray) -> float:
+    p = p[p > 0]
+    return float(-(p * np.log(p)).sum())
+
+
+def rmse(x: Any, truth: Any) -> float:
+    """Return (1/T Σ_t ‖x_t − x*_t‖²)^(1/2) of states (T,) or (T, n); NaN rows are left out."""
+    one, other = as_real("x", x), as_real("truth", truth)
+    if one.shape != other.shape:
+        raise ValueError(f"x and truth must have one shape; got {one.shape} and {other.shape}")
+    squares = np.square(one - other).reshape(len(one), -1).sum(1)
+    if np.isnan(squares).all():
+        raise ValueError("no row is known in both")
+    return float(np.sqrt(np.nanmean(squares)))
+
+
+def running_mse(
+    draws: Mapping[str, np.ndarray],
+    truth: Mapping[str, Any],
+    dims: Mapping[str, tuple[str, ...]],
+) -> dict[str, np.ndarray]:
+    """Return the mean squared error of running averages of draws, states matched to the truth.
+
+        MSE_s = mean_entries ((1/s) Σ_{i ≤ s} θ_i − θ*)²
+
+    Args:
+        draws: Parameters, (chain, draw, ...).
+        truth: Their true values.
+        dims: Names of the axes of each parameter, `model.param_dims`.
+
+    Returns:
+        Errors by parameter, (chain, draw). The states of each chain are put in the order that comes
+        closest to the truth.
+    """
+    wanted = {name: as_real(name, truth[name]) for name in draws if name in truth}
+    for name, value in wanted.items():
+        if value.shape != draws[name].shape[2:]:
+            raise ValueError(
+                f"the true {name} must have shape {draws[name].shape[2:]}; got {value.shape}"
+            )
+    if not wanted:
+        raise ValueError(f"truth has none of the parameters {sorted(draws)}")
+    labelled = [name for name in wanted if "state" in dims[name]]
+    errors = {name: np.zeros(draws[name].shape[:2]) for name in wanted}
+    for chain in range(len(next(iter(draws.values())))):
+        order = None
+        if labelled:
+            found, known = (
+                np.concatenate([signature(v[n], dims[n])[0] for n in labelled], axis=-1)
+                for v in (
+                    {n: draws[n][chain : chain + 1] for n in labelled},
+                    {n: wanted[n][None, None] for n in labelled},
+                )
+            )
+            order = match_states(known, found)
+        for name, value in wanted.items():
+            own = draws[name][chain]
+            if order is not None:
+                own = permute(own, dims[name], order, leading=1)
+            count = np.arange(1, len(own) + 1).reshape(-1, *(1,) * value.ndim)
+            wrong = np.square(np.cumsum(own, axis=0) / count - value)
+            errors[name][chain] = wrong.reshape(len(own), -1).mean(1)
+    return errors
 
 
 def raw_units(model: Model, params: Params) -> tuple[Model, dict[str, Array]]:

@@ -17,9 +17,10 @@ is the best path. Scores and states are compared at the seams.
 """
 
 import functools
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,11 @@ _SHORT = 128
 
 # Windows per call: with a few hundred rows each, what a call touches stays in the cache.
 _GROUP = 64
+
+
+# Largest difference of the scores of paths at a seam: sums of thousands of terms, compared to their own
+# rounding, not to one's.
+PATH_TOLERANCE = 1e-9
 
 
 class Tiles(NamedTuple):
@@ -163,16 +169,7 @@ def _run_groups(
     Results are None where that is above the tolerance; the first group alone often tells.
     """
     count = tiles.count
-    size = min(_GROUP, count)
-    missing = effective_missing(model, series, tiles.rows)
-    pad = pads(model, series, tiles.rows)
-    every = jax.tree.map(jnp.asarray, tiles.drawn)
-
-    @double
-    def one(first: int) -> Any:
-        batch, drawn = gather_tiles(values, every, first, size, tiles.rows, model.num_lags, pad)
-        return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
-
+    one, size = _group_runner(model, series, tiles, values, kernel)
     result, edges = one(0)
     gap = _discrepancy(tiles, [edges])
     if gap > tolerance:
@@ -202,6 +199,23 @@ def _run_groups(
         every_edge = [edges, *map(run_and_keep, rest)]
     gap = _discrepancy(tiles, every_edge)
     return (kept if gap <= tolerance else None), gap
+
+
+def _group_runner(
+    model: Model, series: Series, tiles: Tiles, values: Array, kernel: Kernel
+) -> tuple[Callable[[int], Any], int]:
+    """Return a function that runs the group from a given window on, and how many windows a group has."""
+    size = min(_GROUP, tiles.count)
+    missing = effective_missing(model, series, tiles.rows)
+    pad = pads(model, series, tiles.rows)
+    every = jax.tree.map(jnp.asarray, tiles.drawn)
+
+    @double
+    def one(first: int) -> Any:
+        batch, drawn = gather_tiles(values, every, first, size, tiles.rows, model.num_lags, pad)
+        return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
+
+    return one, size
 
 
 def _discrepancy(tiles: Tiles, parts: list[Edges]) -> float:
@@ -243,8 +257,69 @@ def in_order(tiles: Tiles, joined: np.ndarray) -> np.ndarray:
     return flat[(np.arange(tiles.core) < counted[:, None]).ravel()]
 
 
+class Sink(Protocol):
+    """What takes rows in order of time as they are made."""
+
+    def restart(self) -> None:
+        """Forget all rows: a pass begins anew, with longer buffers."""
+
+    def write(self, rows: dict[str, np.ndarray]) -> None:
+        """Take the next rows, (N', …) by name."""
+
+
+@double
+def stream(model: Model, series: Series, kernel: Kernel, sink: Sink) -> float:
+    """Apply `kernel` to tiles as `run` does, handing rows to `sink` as they are made.
+
+    No more than a few groups of windows are held. The kernel's results are rows that count by name,
+    windows first. Returns the largest difference at a seam.
+    """
+    values = series.resident()
+    buffer = model.first_buffer
+    if max(series.lengths) - model.num_lags <= _SHORT:
+        buffer = _SHORT
+    while True:
+        tiles = make_tiles(model, series, buffer)
+        sink.restart()
+        gap = _stream_groups(model, series, tiles, values, kernel, sink)
+        if gap <= model.seam_tolerance:
+            return gap
+        buffer = _longer(buffer, gap, model.seam_tolerance)
+
+
+def _stream_groups(
+    model: Model, series: Series, tiles: Tiles, values: Array, kernel: Kernel, sink: Sink
+) -> float:
+    one, size = _group_runner(model, series, tiles, values, kernel)
+    every_edge: list[Edges] = []
+    counted = tiles.drawn.stop - tiles.drawn.start
+
+    def take(first: int, found: tuple[dict[str, np.ndarray], Edges]) -> None:
+        rows, edges = found
+        every_edge.append(edges)
+        kept = np.arange(tiles.core) < counted[first : first + size, None]
+        sink.write({name: value[: len(kept)][kept] for name, value in rows.items()})
+
+    first_group = one(0)
+    gap = _discrepancy(tiles, [first_group[1]])
+    if gap > model.seam_tolerance:
+        return gap
+    take(0, first_group)
+    threads = num_cores()
+    with ThreadPoolExecutor(threads) as pool:
+        ahead: deque[tuple[int, Future[Any]]] = deque()
+        for first in range(size, tiles.count, size):
+            ahead.append((first, pool.submit(one, first)))
+            if len(ahead) > threads:
+                done, future = ahead.popleft()
+                take(done, future.result())
+        for done, future in ahead:
+            take(done, future.result())
+    return _discrepancy(tiles, every_edge)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
-def _apply(
+def apply_to_rows(
     model: Model,
     method: str,
     coords: Coords,
@@ -253,6 +328,7 @@ def _apply(
     core: int | None,
     missing: Missing,
 ) -> tuple[Any, Edges]:
+    """Apply a method of the model to a group of windows; of rows (L, …, W), keep those that count."""
     result, edges = getattr(model, method)(coords, batch, seam(drawn), missing)
     return (result if core is None else counted_rows(result, drawn, core)), edges
 
@@ -260,7 +336,7 @@ def _apply(
 def _kernel(model: Model, method: str, coords: Coords, *, by_row: bool = False) -> Kernel:
     def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
         kept = core if by_row else None
-        return _apply(model, method, coords, batch, drawn, kept, missing)
+        return apply_to_rows(model, method, coords, batch, drawn, kept, missing)
 
     return kernel
 
@@ -349,8 +425,7 @@ def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.nd
 def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the most probable path of each series, (N',), and the largest difference at a seam."""
     kernel = _kernel(model, "window_paths", coords, by_row=True)
-    # Log-scores are sums of thousands of terms: compared to their own rounding, not to one's.
-    rows, _, gap = run(model, series, kernel, tolerance=1e-9, by_row=True)
+    rows, _, gap = run(model, series, kernel, tolerance=PATH_TOLERANCE, by_row=True)
     return rows, gap
 
 

@@ -88,6 +88,23 @@ def _bins(chains: np.ndarray) -> np.ndarray:
     return np.linspace(low, high, 41)
 
 
+def plot_gradient_error(errors: "xarray.Dataset") -> Figure:
+    """Plot what `gradient_error` found: errors (solid) and bounds (dotted) of buffers, by length."""
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axis = figure.subplots()
+    buffers = errors["buffer"].to_numpy()
+    for index, length in enumerate(errors["length"].to_numpy()):
+        color, one = state_color(index), errors.sel(length=length)
+        axis.plot(buffers, one["error"], "o-", ms=4, color=color, label=f"{length} rows")
+        axis.plot(buffers, one["bound"], ":", color=color)
+    axis.set_yscale("log")
+    axis.set_xlabel("buffer (rows on each side)")
+    axis.set_ylabel("error / noise of a window's gradient")
+    axis.legend(frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def plot_segmentation(
     fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
 ) -> Figure:

@@ -107,7 +107,7 @@ def sample(
             bar.describe("tuning")
             tuned = tune(model, own, sampler, windows, control_variate, center, key_tune)
             warmup, every = _lengths(tuned, num_warmup, thin)
-            _warn_of_buffer(tuned.choices)
+            _warn_of_buffer(tuned.choices, auto=windows == "auto")
             chain = langevin_chain(outer, sampler, tuned, given, warmup, num_samples, every, bar)
             choices = tuned.choices
         choices |= {
@@ -159,9 +159,9 @@ def _warn_of_location(model: Model, series: Series) -> None:
         )
 
 
-def _warn_of_buffer(choices: Mapping[str, Any]) -> None:
+def _warn_of_buffer(choices: Mapping[str, Any], *, auto: bool) -> None:
     error = choices.get("buffer_error", 0.0)
-    if error > TOLERANCE:
+    if auto and error > TOLERANCE:
         length, buffer = choices["length"], choices["buffer"]
         _warn(
             f"buffer={buffer} leaves an error of {error:.1%} of a gradient's noise, more than "

@@ -1,28 +1,43 @@
 """The hidden states of a series at one value of the parameters."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import jax
 import numpy as np
 from jax import Array
 
+from sojourn._validation import check_seed, check_size
+from sojourn.gibbs import AlternatingSweep, make_sweep
 from sojourn.metrics import raw_units
-from sojourn.models.base import Model, Params, check_lags, check_model
+from sojourn.models.base import Coords, Model, Params, check_lags, check_model
+from sojourn.outputs import write_states
 from sojourn.passes import best_states, state_marginals
 from sojourn.series import Series, as_series
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import xarray
 
-Method = Literal["viterbi", "marginal"]
+Method = Literal["viterbi", "marginal", "sample"]
+
+# Gibbs sweeps before a path of discrete and continuous states is taken: they begin from a path chosen
+# among particles, already close to the law it should have.
+_SWEEPS = 5
+
+# Rows of copies of the data that are drawn together.
+_COPIED_ROWS = 200_000
 
 
-def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
+def smooth(model: Model, params: Params, data: Any, *, out: "str | Path | None" = None) -> Any:
     """Return the law of the state at each row given the whole series.
 
     Args:
         model: The model.
         params: Parameters.
         data: The series, as in `sample`.
+        out: Where to write the result as it is made, a name that ends in .zarr or .parquet; memory then
+            does not grow with what is written, and the path is returned.
 
     Returns:
         A dataset over `time`, all series one after the other, with the coordinates `series` and `t`, the
@@ -31,24 +46,50 @@ def smooth(model: Model, params: Params, data: Any) -> "xarray.Dataset":
         The attribute `discrepancy` is the largest difference of messages where windows meet; NaN for an
         SLDS, whose averages over Gibbs sweeps cannot be compared there.
     """
+    if out is not None:
+        check_model(model)
+        return write_states(model, [dict(params)], as_series(data, model.emission_dim), out)
     series, marginals, gap = _marginals(model, params, data)
     return _dataset(model, series, model.describe_states(marginals), gap)
 
 
-def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") -> "xarray.Dataset":
-    """Return the most probable path, or the most probable state of each row, with probabilities.
+def decode(
+    model: Model,
+    params: Params,
+    data: Any,
+    method: Method = "viterbi",
+    *,
+    num_paths: int = 1,
+    seed: int = 0,
+    out: "str | Path | None" = None,
+) -> Any:
+    """Return the most probable path, the most probable state of each row, or paths drawn at random.
 
     Args:
         model: The model.
         params: Parameters.
         data: The series, as in `sample`.
-        method: "viterbi" for the most probable path; "marginal" for each row on its own.
+        method: "viterbi" for the most probable path; "marginal" for each row on its own; "sample" for
+            draws of all states together, given all rows.
+        num_paths: Paths to draw.
+        seed: Which paths.
+        out: As in `smooth`; not for paths drawn at random.
 
     Returns:
         The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without
-        discrete states there is no more to decode: the smoothed means are the most probable path.
+        discrete states there is no more to decode: the smoothed means are the most probable path. For
+        "sample", a dataset of the paths alone, `state` (path, time) and `x` (path, time, dim).
     """
-    check_method(method)
+    check_method(method, out)
+    if out is not None:
+        check_model(model)
+        series, one = as_series(data, model.emission_dim), dict(params)
+        return write_states(model, [one], series, out, path=method, at=one)
+    if method == "sample":
+        check_size("num_paths", num_paths)
+        series, raw, coords = _enter(model, params, data)
+        key = jax.random.key(check_seed(seed))
+        return _paths_dataset(model, series, draw_paths(raw, coords, series, key, num_paths))
     series, marginals, gap = _marginals(model, params, data)
     results = model.describe_states(marginals)
     if not model.has_regimes:
@@ -62,6 +103,61 @@ def decode(model: Model, params: Params, data: Any, method: Method = "viterbi") 
     return _dataset(model, series, results | {"state": (("time",), path)}, gap)
 
 
+def sample_paths(
+    model: Model, draws: list[dict[str, np.ndarray]], data: Any, seed: int
+) -> "xarray.Dataset":
+    """Return the dataset of `decode` with one path drawn for each of several parameters."""
+    series = as_series(data, model.emission_dim)
+    paths = []
+    for i, params in enumerate(draws):
+        _, raw, coords = _enter(model, params, series)
+        key = jax.random.key(check_seed(seed) + i)
+        paths.append(draw_paths(raw, coords, series, key, 1))
+    joined = {name: np.concatenate([path[name] for path in paths]) for name in paths[0]}
+    return _paths_dataset(model, series, joined)
+
+
+def draw_paths(
+    model: Model, coords: Coords, series: Series, key: Array, count: int
+) -> dict[str, np.ndarray]:
+    """Return `count` draws of all states, (count, N', …); short series are copied and drawn at once."""
+    size = min(count, max(1, _COPIED_ROWS // series.num_rows))
+    copies = Series(
+        np.tile(series.values, (size, 1)), series.lengths * size, series.columns, series.missing
+    )
+    drawn = []
+    for one in jax.random.split(key, -(-count // size)):
+        states = draw_states(model, coords, copies, one)
+        drawn.append({n: v.reshape(size, -1, *v.shape[1:]) for n, v in states.items()})
+    return {name: np.concatenate([d[name] for d in drawn])[:count] for name in drawn[0]}
+
+
+def draw_states(model: Model, coords: Coords, series: Series, key: Array) -> dict[str, np.ndarray]:
+    """Draw all states given all rows after the lags: `state` (N',) and `x` (N', n), those there are.
+
+    Windows share the random numbers of rows, so that paths cross seams as if there were none (docstring
+    of `passes.py`). Where discrete and continuous states cannot be drawn at once, a few sweeps of Gibbs.
+    """
+    sweep = make_sweep(model, series)
+    if isinstance(sweep, AlternatingSweep):
+        for one in jax.random.split(key, _SWEEPS):
+            _, z, x = sweep.states(one, coords)
+        return {"state": z.astype(np.int64), "x": x}
+    _, states = sweep.states(key, coords)
+    return {"state": states.astype(np.int64)} if model.has_regimes else {"x": states}
+
+
+def _paths_dataset(model: Model, series: Series, paths: dict[str, np.ndarray]) -> "xarray.Dataset":
+    import xarray
+
+    dims = {"state": ("time",), "x": ("time", "dim")}
+    one = [
+        _dataset(model, series, {n: (dims[n], v[i]) for n, v in paths.items()}, 0.0)
+        for i in range(len(next(iter(paths.values()))))
+    ]
+    return xarray.concat(one, "path").drop_attrs()
+
+
 def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     """Return the dataset of `decode` with the most probable path alone, without probabilities."""
     series, raw, coords = _enter(model, params, data)
@@ -69,9 +165,11 @@ def best_path(model: Model, params: Params, data: Any) -> "xarray.Dataset":
     return _dataset(model, series, {"state": (("time",), path)}, gap)
 
 
-def check_method(method: str) -> None:
-    if method not in ("viterbi", "marginal"):
-        raise ValueError(f"method must be 'viterbi' or 'marginal'; got {method!r}")
+def check_method(method: str, out: Any = None) -> None:
+    if method not in get_args(Method):
+        raise ValueError(f"method must be 'viterbi', 'marginal' or 'sample'; got {method!r}")
+    if method == "sample" and out is not None:
+        raise ValueError("paths drawn at random are not written as they are made; leave out `out`")
 
 
 def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndarray, float]:

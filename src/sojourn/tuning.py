@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.buffers import choose, window_gradients
+from sojourn.buffers import check, choose, window_gradients
 from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, push
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
@@ -93,6 +93,10 @@ def tune(
     steps = None
     if isinstance(windows, Windows) and not windows.is_full:
         steps = _from_windows(model, series, sampler, windows, control_variate, mode, key_noise)
+        error, bias = check(model, series, windows, sampler, mode.coords, start.metric, key_buffer)
+        choices |= {"buffer_error": _rounded(error)}
+        if steps.source.center is None:  # at the centre of a control variate the bias cancels
+            choices["buffer_bias"] = _rounded(bias)
     elif windows == "auto" and is_long:
         steps = _from_windows(model, series, sampler, shape, control_variate, mode, key_noise)
         steps = _fit_batch(sampler, steps, mode)

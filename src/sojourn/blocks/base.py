@@ -118,6 +118,14 @@ class Block(abc.ABC):
                 0 otherwise.
         """
 
+    def free(self, coords: Coords, scores: Coords) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return coordinates of the parameters alone, and the gradient of their log density.
+
+        For blocks whose coordinates say more than their parameters do. `coords` are those of `to_coords`
+        and `scores` the gradient of a log posterior density there, both with leading axes.
+        """
+        return dict(coords), dict(scores)
+
     def whiten(self, coords: Coords, gradient: Coords, pilot: Pilot) -> dict[str, Array]:
         """Return E(u)ᵀ g, the gradient in coordinates where the metric is the identity."""
         _, pullback = jax.vjp(lambda v: self.sqrt_metric(coords, v, pilot), dict(gradient))

@@ -77,6 +77,17 @@ class Transition(Block):
     def to_params(self, coords: Coords) -> dict[str, Array]:
         return {self.name: jax.nn.softmax(coords[self.name], axis=-1)}
 
+    def free(self, coords: Coords, scores: Coords) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return log Π_kj / Π_kK and its scores, without the redundant scale.
+
+        At Φ = 1, where `to_coords` is, the gradient of `log_prior` is α_k − α_k· Π_k: that of the
+        Dirichlet density, Jacobian included, in log-ratios, the last entry being left out.
+        """
+        eta = coords[self.name]
+        return {self.name: (eta - eta[..., -1:])[..., :-1]}, {
+            self.name: scores[self.name][..., :-1]
+        }
+
     def log_prior(self, coords: Coords) -> Array:
         """Return Σ_k Σ_j α_kj η_kj + (A₀ − α_k·) log Φ_k − A₀ Φ_k + constants. `MATH.md` §6.2."""
         eta, alpha = coords[self.name], jnp.asarray(self._alpha)
@@ -129,7 +140,8 @@ class Transition(Block):
         return {self.name: -self._metric(coords, pilot)}
 
     def _metric(self, coords: Coords, pilot: Pilot) -> Array:
-        return jnp.exp(-coords[self.name]) / pilot.occupancy[:, None]
+        # True zeros stand at e^−708: what they divide is zero too, and must not meet an infinity.
+        return jnp.exp(jnp.minimum(-coords[self.name], 600.0)) / pilot.occupancy[:, None]
 
     def step(
         self,

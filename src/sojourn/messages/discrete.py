@@ -199,6 +199,69 @@ def viterbi(
     return Best(path, scores)
 
 
+def contractions(
+    Pi: Float[Array, "K K"],
+    filtered: Filtered,
+    marginals: Float[Array, "L K W"],
+    near: Filtered,
+) -> tuple[Float[Array, "L W"], Float[Array, "L W"]]:
+    """Return the Dobrushin coefficients of the kernels that lead into each row and back from it.
+
+        F_t(k, j) ∝ Π_kj γ_t(j) / p_t(j),    B_t(j, k) ∝ α̃_{t−1}(k) Π_kj,
+        δ(M) = max_{i,i'} ½ ‖M_i − M_i'‖₁
+
+    F is the kernel of the smoothed chain forward in time, B that backward in time of the law with the
+    filter `near` (`MATH.md` §12.4). A kernel with an empty row counts as one that does not contract.
+    """
+
+    def step(_: None, row: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, Array]]:
+        alpha, gamma, alpha_near = row
+        ahead = Pi[:, :, None] * _ratio(gamma, _mix(Pi, alpha))[None]
+        back = jnp.swapaxes(alpha_near[:, None] * Pi[:, :, None], 0, 1)
+        return None, (_dobrushin(ahead), _dobrushin(back))
+
+    return lax.scan(step, None, (filtered.previous, marginals, near.previous))[1]
+
+
+def _dobrushin(kernel: Array) -> Array:
+    """Return δ of unnormalised kernels (K, K, W), rows "from"."""
+    total = kernel.sum(1, keepdims=True)
+    M = kernel / jnp.maximum(total, _FLOOR)
+    shared = jnp.stack([jnp.minimum(M[i], M).sum(1).min(0) for i in range(M.shape[0])]).min(0)
+    return jnp.where((total > _FLOOR).all((0, 1)), jnp.clip(1 - shared, 0.0, 1.0), 1.0)
+
+
+def lyapunov_gap(
+    Pi: Float[Array, "K K"], log_f: Float[Array, "L K W"], skip: int
+) -> Float[Array, ""]:
+    """Return exp(λ₂ − λ₁) of the products of Π diag(f_t): the rate at which a filter forgets.
+
+    `MATH.md` §12.2. Two vectors are carried through the rows of each window and made orthonormal after
+    each; the logarithms of their lengths, averaged over rows after the first `skip`, are λ₁ and λ₂.
+    """
+    K, W = log_f.shape[1:]
+    if K == 1:
+        return jnp.zeros(())
+    start = jnp.stack([jnp.ones(K), (-1.0) ** jnp.arange(K)]) / jnp.sqrt(K)
+    second = start[1] - (start[0] @ start[1]) * start[0]
+    start = jnp.stack([start[0], second / jnp.linalg.norm(second)])
+
+    def step(pair: Array, row: Array) -> tuple[Array, Array]:
+        scaled = jnp.exp(row - row.max(0))
+        u, v = _mix(Pi, pair[0]) * scaled, _mix(Pi, pair[1]) * scaled
+        long = jnp.sqrt(jnp.square(u).sum(0))
+        u = u / jnp.maximum(long, _FLOOR)
+        v = v - (u * v).sum(0) * u
+        short = jnp.sqrt(jnp.square(v).sum(0))
+        v = v / jnp.maximum(short, _FLOOR)
+        ratio = jnp.log(jnp.maximum(short, _FLOOR)) - jnp.log(jnp.maximum(long, _FLOOR))
+        return jnp.stack([u, v]), ratio
+
+    pair = jnp.broadcast_to(start[:, :, None], (2, K, W))
+    _, ratios = lax.scan(step, pair, log_f)
+    return jnp.exp(jnp.minimum(ratios[skip:].mean(), 0.0))
+
+
 def stationary(Pi: Float[Array, "K K"]) -> Float[Array, "K"]:
     """Return the stationary law π of Π, π Π = π.
 

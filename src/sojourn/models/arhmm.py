@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,24 @@ class ARHMM(RegimeModel):
         L = y.shape[0] - p
         lags = [y[p - 1 - lag : p - 1 - lag + L] for lag in range(p)]
         return y[p:], jnp.concatenate(lags, axis=1)
+
+    def rows_ahead(
+        self,
+        rng: np.random.Generator,
+        params: Params,
+        states: Mapping[str, np.ndarray],
+        lags: np.ndarray,
+    ) -> np.ndarray:
+        """Draw each row given its state and the rows before it."""
+        z = states["state"]
+        D, roots = self.emission_dim, np.linalg.cholesky(params["Q"])
+        chi = lags[:, ::-1].reshape(len(lags), -1)  # most recent lag first
+        rows = np.empty((*z.shape, D))
+        for h in range(z.shape[1]):
+            noise = np.einsum("nij,nj->ni", roots[z[:, h]], rng.normal(size=(len(z), D)))
+            rows[:, h] = np.einsum("nij,nj->ni", params["A"][z[:, h]], chi) + noise
+            chi = np.concatenate([rows[:, h], chi[:, :-D]], axis=1)
+        return rows
 
     def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
         if self.units is None:

@@ -7,7 +7,7 @@ compiled functions are shared between equal models.
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -18,8 +18,9 @@ from jax.core import Tracer
 
 from sojourn._precision import double, to_host
 from sojourn._validation import check_array, check_covariance, check_seed, shown
-from sojourn.batch import Batch, Edges, Missing, Seam
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam
 from sojourn.blocks import Block, Pilot
+from sojourn.models import completion
 from sojourn.series import Series, as_series
 
 Params = Mapping[str, Any]
@@ -218,6 +219,67 @@ class Model(abc.ABC):
         """
         return self
 
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean (M, D) and covariance (M, D, D) of rows given their entries that are not NaN.
+
+        Args:
+            params: Parameters in the units of the user, constants included.
+            states: Laws of the states of these rows given all rows, as `describe_states` names them.
+            y: Rows, (M, D).
+        """
+        raise NotImplementedError
+
+    def known_states(self, states: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return states `state` (M,) or `x` (M, n) as laws that leave no doubt."""
+        if "x" in states:
+            x = states["x"]
+            return {"x": x, "covariance": np.zeros((*x.shape, x.shape[1]))}
+        K = self.param_shapes["transition_matrix"][0]
+        return {"probability": np.eye(K)[states["state"]]}
+
+    def rows_ahead(
+        self,
+        rng: np.random.Generator,
+        params: Params,
+        states: Mapping[str, np.ndarray],
+        lags: np.ndarray,
+    ) -> np.ndarray:
+        """Draw rows (N, h, D) with these states (N, h, …), which follow the rows `lags` (N, p, D)."""
+        del lags
+        N, h = next(iter(states.values())).shape[:2]
+        flat = {name: value.reshape(N * h, *value.shape[2:]) for name, value in states.items()}
+        nothing = np.full((N * h, self.emission_dim), np.nan)
+        law = self.complete_rows(params, self.known_states(flat), nothing)
+        return completion.draw(rng, *law).reshape(N, h, -1)
+
+    def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> Any | None:
+        """Return the rate at which the messages of these windows forget; None if there is no theory."""
+        return None
+
+    def error_bounds(
+        self,
+        coords: Coords,
+        cut: Cut,
+        missing: Missing,
+        length: int,
+        gradient: Callable[[dict[str, Any]], Array],
+    ) -> Array | None:
+        """Return a bound, for each window, on the error that its cut makes in the gradient, (W,).
+
+        Args:
+            coords: Coordinates.
+            cut: Windows with and without the rows beyond a buffer.
+            missing: What can be missing, the rows that were taken away included.
+            length: Rows that count in a window, at most.
+            gradient: Linear map from the statistics of a window to a vector, whose norm is bounded.
+
+        Returns:
+            The bounds; None where no theory gives any.
+        """
+        return None
+
     def missing_kind(self, missing: Missing) -> Missing:
         """How the model treats data with this kind of missing entries."""
         return missing
@@ -249,6 +311,23 @@ class Model(abc.ABC):
         """Return the log density of the coordinates, Jacobian included."""
         terms = (block.log_prior(coords) for block in self.blocks)
         return to_host(sum(terms, start=jnp.asarray(0.0)))
+
+    def prior_gradient(self, coords: Coords) -> dict[str, np.ndarray]:
+        """Return the gradient of `log_prior`."""
+        with jax.enable_x64(True):
+            return to_host(_prior_gradient(self, {n: jnp.asarray(u) for n, u in coords.items()}))
+
+    def free(self, coords: Coords, scores: Coords) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return coordinates of the parameters alone, and the gradient of their log density.
+
+        `coords` are those of `to_coords` and `scores` the gradient of the log posterior there, both with
+        leading axes. The scale of a transition row is left out.
+        """
+        parts = [
+            b.free({n: coords[n] for n in b.names}, {n: scores[n] for n in b.names})
+            for b in self.blocks
+        ]
+        return self._join(part[0] for part in parts), self._join(part[1] for part in parts)
 
     def statistics(
         self, key: Array, coords: Coords, batch: Batch, missing: Missing
@@ -394,6 +473,11 @@ class Model(abc.ABC):
         for part in parts:
             joined.update(part)
         return joined
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_gradient(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
+    return jax.grad(model.log_prior)(coords)
 
 
 @functools.partial(jax.jit, static_argnums=0)

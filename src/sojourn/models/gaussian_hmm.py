@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax import Array
 
 from sojourn._validation import check_positive, check_size
 from sojourn.blocks import Regression, Transition
+from sojourn.models import completion
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
@@ -106,6 +108,19 @@ class GaussianHMM(RegimeModel):
 
     def regressors(self, y: Array) -> tuple[Array, Array]:
         return y, jnp.ones_like(y[:, :1])
+
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mix the laws of the missing entries given those seen and each state."""
+        nothing = (np.zeros((len(y), 0)), np.zeros((len(y), 0, 0)))
+        H = np.zeros((self.emission_dim, 0))
+        parts = [
+            completion.complete(mean, H, covariance, nothing, y)
+            for mean, covariance in zip(params["means"], params["covariances"], strict=True)
+        ]
+        means, covariances = (np.stack(part) for part in zip(*parts, strict=True))
+        return completion.mix(states["probability"], means, covariances)
 
     def standardise(self, params: Params, *, inverse: bool = False) -> dict[str, Array]:
         if self.units is None:

@@ -6,6 +6,7 @@ Legend: x (n) state, y (m) row; A, Q (n, n); C (m, n), R (m, m); V stationary co
 import dataclasses
 import functools
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,11 +17,12 @@ from jax import Array
 from jax.core import Tracer
 
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Edges, Missing, Seam, earlier, rows_at
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam, earlier, rows_at
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian
 from sojourn.messages.rows import Rows, read_rows
+from sojourn.models import completion, forgetting
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.simulation import check_simulation, linear_process
 from sojourn.models.subspace import subspace_params
@@ -503,6 +505,20 @@ class LGSSM(Model):
         compared = with_paths(self._edges(done, seam, None), x, done.scale, seam)
         return (statistics, x[1:]), compared
 
+    def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> float:
+        del batch, missing
+        return forgetting.linear_rate(self, coords)
+
+    def error_bounds(
+        self,
+        coords: Coords,
+        cut: Cut,
+        missing: Missing,
+        length: int,
+        gradient: forgetting.Gradient,
+    ) -> Array:
+        return forgetting.linear_bounds(self, coords, cut, missing, length, gradient)
+
     def _edges(self, done: Pass, seam: Seam, smoothed: gaussian.Smoothed | None) -> Edges:
         """Return the filtered and, where there are any, the smoothed moments at the seams."""
         found = filtered_edges(done.gains, done.filtered, done.first, done.scale, seam)
@@ -535,6 +551,13 @@ class LGSSM(Model):
             "x": (("time", "dim"), rows[:, :n]),
             "covariance": (("time", "dim", "dim_bis"), rows[:, n:].reshape(-1, n, n)),
         }
+
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        law = (states["x"], states["covariance"])
+        offset = np.zeros(self.emission_dim)
+        return completion.complete(offset, params["C"], params["R"], law, y)
 
     # Start and simulation.
 

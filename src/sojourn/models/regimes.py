@@ -17,7 +17,7 @@ from jax import Array
 from sojourn._linalg import cholesky, matmul, solve_lower, transpose
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_positive, check_seed, shown
-from sojourn.batch import Batch, Edges, Missing, Seam, earlier, edges
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam, earlier, edges
 from sojourn.blocks import (
     Regression,
     RegressionStatistics,
@@ -26,6 +26,7 @@ from sojourn.blocks import (
 )
 from sojourn.blocks.base import freeze
 from sojourn.messages import discrete
+from sojourn.models import forgetting
 from sojourn.models.base import Coords, Model, check_lags
 from sojourn.models.initialization import kmeans_coords, prior_coords
 from sojourn.series import Series
@@ -207,6 +208,19 @@ class RegimeModel(Model):
         # The states of a row and of the one before it: the transition across the seam.
         pair = jnp.stack([states[1:], states[:-1]], axis=1).astype(noise.dtype)
         return (statistics, states[1:]), edges(filtered.previous, filtered.last, pair, seam)
+
+    def forgetting_rate(self, coords: Coords, batch: Batch, missing: Missing) -> Array:
+        return forgetting.regime_rate(self, coords, batch, missing)
+
+    def error_bounds(
+        self,
+        coords: Coords,
+        cut: Cut,
+        missing: Missing,
+        length: int,
+        gradient: forgetting.Gradient,
+    ) -> Array:
+        return forgetting.regime_bounds(self, coords, cut, missing, length, gradient)
 
     def collect(self, moments: discrete.Moments) -> dict[str, Any]:
         d, n = self.emission_dim, self.emission_dim + self.regression.num_regressors

@@ -6,6 +6,7 @@ Legend: z discrete and x (n) continuous state, y (m) row; Π (K, K); A, Q (K, n,
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -431,6 +432,11 @@ class SLDS(Model):
         K = self.num_states
         found = {"probability": (("time", "label"), rows[:, :K])}
         return found | self.linear.describe_states(rows[:, K:])
+
+    def complete_rows(
+        self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.linear.complete_rows(params, states, y)
 
     # Start and simulation.
 

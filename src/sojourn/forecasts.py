@@ -1,0 +1,287 @@
+"""Rows that were not seen: those to come, and those missing in between.
+
+A row to come is a missing row behind the last. Its state is drawn, with all others, from the law of the
+states given the rows that were seen; the row itself is then drawn given its state. The law of the last
+state forgets early rows: as many of the last are read as it takes for fewer to give the same law.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from sojourn._precision import double
+from sojourn._validation import check_seed, check_size
+from sojourn.metrics import raw_units
+from sojourn.models import completion
+from sojourn.models.base import Coords, Model, Params, check_lags, check_model
+from sojourn.passes import state_marginals
+from sojourn.series import Series, as_series
+from sojourn.states import draw_paths, draw_states
+
+if TYPE_CHECKING:
+    import xarray
+
+# Rows read of the end of a series before more are tried.
+_TAIL = 64
+
+# Laws of the last state that differ by less than this, of probabilities or sds, are the same.
+_SAME_LAW = 1e-10
+
+# Buffers that the end of a series is read with, where its law is out of reach and cannot be compared.
+_UNCHECKED_BUFFERS = 4
+
+
+def forecast(
+    model: Model,
+    params: Params,
+    data: Any,
+    horizon: int,
+    *,
+    num_draws: int = 1000,
+    seed: int = 0,
+) -> "xarray.Dataset":
+    """Draw states and rows that follow each series, given the parameters and all its rows.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        horizon: How many rows ahead.
+        num_draws: Number of futures drawn.
+        seed: Which draws.
+
+    Returns:
+        A dataset over `draw`, `series` and `ahead` (1, …, horizon), with rows `y` (…, column) and states
+        `state` and `x` (…, dim), whichever the model has.
+    """
+    check_model(model)
+    check_size("horizon", horizon)
+    check_size("num_draws", num_draws)
+    check_seed(seed)
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    raw, coords = raw_units(model, params)
+    _check_end(raw, series)
+    tails = _tails(raw, coords, series)
+    # Copies of the tails, each drawn on its own, with missing rows behind.
+    drawn = _draw_ahead(raw, params, coords, tails * num_draws, horizon, seed)
+    return futures(series, [drawn], num_draws)
+
+
+def forecast_draws(
+    model: Model, draws: list[dict[str, np.ndarray]], data: Series, horizon: int, seed: int
+) -> "xarray.Dataset":
+    """Return `forecast` with one future for each of several parameters."""
+    check_size("horizon", horizon)
+    check_lags(model, data)
+    found = []
+    for i, params in enumerate(draws):
+        raw, coords = raw_units(model, params)
+        _check_end(raw, data)
+        tails = _tails(raw, coords, data)
+        found.append(_draw_ahead(raw, params, coords, tails, horizon, check_seed(seed) + i))
+    return futures(data, found, len(draws))
+
+
+def futures(series: Series, drawn: list[dict[str, np.ndarray]], num_draws: int) -> "xarray.Dataset":
+    """Assemble futures (draw · series, ahead, …) in one dataset."""
+    import xarray
+
+    dims = {"state": (), "x": ("dim",), "y": ("column",)}
+    joined = {name: np.concatenate([d[name] for d in drawn]) for name in drawn[0]}
+    horizon = joined["y"].shape[1]
+    shape = (num_draws, len(series.lengths), horizon)
+    return xarray.Dataset(
+        {
+            name: (("draw", "series", "ahead", *dims[name]), v.reshape(*shape, *v.shape[2:]))
+            for name, v in joined.items()
+        },
+        coords={"ahead": np.arange(1, horizon + 1), "column": list(series.columns)},
+    )
+
+
+@double
+def _draw_ahead(
+    model: Model,
+    params: Params,
+    coords: Coords,
+    tails: list[np.ndarray],
+    horizon: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Draw the states and rows behind each of several series, (series, horizon, …)."""
+    D = model.emission_dim
+    nothing = np.full((horizon, D), np.nan)
+    extended = [np.concatenate([tail, nothing]) for tail in tails]
+    lengths = tuple(len(rows) for rows in extended)
+    values = np.concatenate(extended)
+    whole = np.isnan(values).any(1) == np.isnan(values).all(1)
+    names = tuple(f"y{d}" for d in range(D))
+    series = Series(values, lengths, names, "rows" if whole.all() else "entries")
+    states = draw_states(model, coords, series, jax.random.key(seed))
+    last = np.cumsum(np.asarray(lengths) - model.num_lags)[:, None] - np.arange(horizon, 0, -1)
+    ahead = {name: value[last] for name, value in states.items()}
+    lags = np.stack([tail[len(tail) - model.num_lags :] for tail in tails])
+    rng = np.random.default_rng(seed)
+    values = {**model.constants, **{name: np.asarray(v) for name, v in params.items()}}
+    y = model.rows_ahead(rng, values, ahead, lags)
+    return {**ahead, "y": y}
+
+
+def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
+    """Return as many of the last rows of each series as the law of the last state depends on."""
+    parts = series.split()
+    longest = max(series.lengths)
+    if model.regimes is not None:
+        rows = _UNCHECKED_BUFFERS * model.first_buffer
+        return [part[-rows:] for part in parts]
+    rows, found = _TAIL + model.num_lags, None
+    while rows < longest:
+        tails = [part[-rows:] for part in parts]
+        cut = Series(np.concatenate(tails), tuple(map(len, tails)), series.columns, series.missing)
+        marginals, _ = state_marginals(model, coords, cut)
+        ends = np.cumsum(np.asarray(cut.lengths) - model.num_lags) - 1
+        law = {name: of[1] for name, of in model.describe_states(marginals[ends]).items()}
+        if found is not None and _gap(law, found) < _SAME_LAW:
+            return tails
+        rows, found = 4 * rows, law
+    return parts
+
+
+def _gap(law: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Return the largest difference of laws: of probabilities, of moments in standard deviations."""
+    gaps = [np.abs(law[name] - other[name]) for name in law]
+    if "covariance" in law:
+        sd = np.sqrt(np.einsum("maa->ma", law["covariance"]))
+        scales = {"x": sd, "covariance": sd[:, :, None] * sd[:, None]}
+        gaps = [gap / scales.get(name, 1.0) for name, gap in zip(law, gaps, strict=True)]
+    return float(max(gap.max() for gap in gaps))
+
+
+def _check_end(model: Model, series: Series) -> None:
+    """Raise where rows to come depend on rows that are missing."""
+    for i, part in enumerate(series.split()):
+        if model.num_lags and np.isnan(part[-model.num_lags :]).any():
+            raise ValueError(
+                f"rows after series {i} depend on its last {model.num_lags} rows, of which some are "
+                "missing; cut the series behind its last complete rows"
+            )
+
+
+@double
+def impute(
+    model: Model, params: Params, data: Any, *, num_draws: int = 0, seed: int = 0
+) -> "xarray.Dataset":
+    """Return the law of missing entries given all that was seen.
+
+    Args:
+        model: The model.
+        params: Parameters.
+        data: The series, as in `sample`.
+        num_draws: Draws of the missing entries, all of one draw together; none by default.
+        seed: Which draws.
+
+    Returns:
+        A dataset over `time` and `column` with `mean` and `sd`, those of entries that were seen being
+        the entry and zero. If draws are asked for, `draw` (sample, entry), with the `entry_time` and the
+        `entry_column` of each missing entry.
+    """
+    check_model(model)
+    check_size("num_draws", num_draws, least=0)
+    check_seed(seed)
+    series = as_series(data, model.emission_dim)
+    _check_imputable(model, series)
+    mean, variance = _moments(model, params, series)
+    return imputed(series, mean, variance, _fill(model, params, series, seed, num_draws))
+
+
+def impute_draws(
+    model: Model,
+    draws: list[dict[str, np.ndarray]],
+    series: Series,
+    *,
+    with_draws: bool,
+    seed: int,
+) -> "xarray.Dataset":
+    """Return `impute` averaged over several parameters, with one draw for each if asked for."""
+    _check_imputable(model, series)
+    hidden = np.isnan(series.values).sum()
+    total, second = np.zeros(hidden), np.zeros(hidden)
+    drawn = [np.zeros((0, hidden))]
+    for i, params in enumerate(draws):
+        mean, variance = _moments(model, params, series)
+        total, second = total + mean, second + variance + np.square(mean)
+        if with_draws:
+            drawn.append(_fill(model, params, series, check_seed(seed) + i, 1))
+    mean = total / len(draws)
+    variance = np.maximum(second / len(draws) - np.square(mean), 0.0)
+    return imputed(series, mean, variance, np.concatenate(drawn))
+
+
+def _check_imputable(model: Model, series: Series) -> None:
+    check_lags(model, series)
+    if model.num_lags:
+        raise ValueError(
+            f"{type(model).__name__} takes a row as missing when its own value or a lag is, and has no "
+            "law of missing entries; impute with an LGSSM or an SLDS"
+        )
+
+
+def imputed(
+    series: Series, mean: np.ndarray, variance: np.ndarray, draws: np.ndarray
+) -> "xarray.Dataset":
+    """Assemble moments of the missing entries, in order of rows, and draws (sample, entry) of them."""
+    import xarray
+
+    hidden = np.isnan(series.values)
+    full, sd = series.values.copy(), np.zeros(series.values.shape)
+    full[hidden], sd[hidden] = mean, np.sqrt(variance)
+    lengths = series.lengths
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    t = np.concatenate([np.arange(n) for n in lengths])
+    found = xarray.Dataset(
+        {"mean": (("time", "column"), full), "sd": (("time", "column"), sd)},
+        coords={"series": ("time", which), "t": ("time", t), "column": list(series.columns)},
+    )
+    if len(draws) == 0:
+        return found
+    row, column = np.nonzero(hidden)
+    return found.assign(draw=(("sample", "entry"), draws)).assign_coords(
+        entry_time=("entry", row), entry_column=("entry", np.asarray(series.columns)[column])
+    )
+
+
+@double
+def _moments(model: Model, params: Params, series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of the missing entries, in order of rows."""
+    raw, coords = raw_units(model, params)
+    hidden = np.isnan(series.values)
+    rows = hidden.any(1)
+    values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
+    marginals, _ = state_marginals(raw, coords, series) if rows.any() else (None, 0)
+    if marginals is None:
+        return np.zeros(0), np.zeros(0)
+    states = {name: of[1][rows] for name, of in raw.describe_states(marginals).items()}
+    mean, covariance = raw.complete_rows(values, states, series.values[rows])
+    variance = np.einsum("mdd->md", covariance)
+    return mean[hidden[rows]], variance[hidden[rows]]
+
+
+@double
+def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -> np.ndarray:
+    """Draw the missing entries, in order of rows, given draws of the states: (count, entries)."""
+    raw, coords = raw_units(model, params)
+    hidden = np.isnan(series.values)
+    rows = hidden.any(1)
+    if count == 0 or not rows.any():
+        return np.zeros((count, 0))
+    values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
+    paths = draw_paths(raw, coords, series, jax.random.key(seed), count)
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((count, hidden.sum()))
+    for i in range(count):
+        known = raw.known_states({name: value[i][rows] for name, value in paths.items()})
+        mean, covariance = raw.complete_rows(values, known, series.values[rows])
+        drawn[i] = completion.draw(rng, mean, covariance)[hidden[rows]]
+    return drawn

@@ -1,0 +1,248 @@
+"""States written to disk as they are made, so that memory does not grow with the series.
+
+Windows are run in order, a few groups ahead of what is written; each group's rows are appended to a Zarr
+group or a Parquet file. If seams disagree, buffers grow and writing begins anew.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sojourn._validation import shown
+from sojourn.batch import Batch, Edges, Missing
+from sojourn.metrics import raw_units
+from sojourn.models.base import Model, Params, check_lags, check_model
+from sojourn.passes import PATH_TOLERANCE, apply_to_rows, stream
+from sojourn.series import Drawn, Series
+
+Rows = dict[str, np.ndarray]
+
+# Rows of a chunk of a Zarr array.
+_CHUNK = 65_536
+
+_DIMS = {
+    "probability": ("time", "label"),
+    "x": ("time", "dim"),
+    "covariance": ("time", "dim", "dim_bis"),
+    "state": ("time",),
+    "series": ("time",),
+    "t": ("time",),
+}
+
+
+def write_states(
+    model: Model,
+    draws: list[dict[str, Any]],
+    series: Series,
+    out: str | Path,
+    *,
+    path: str | None = None,
+    at: Params | None = None,
+) -> Path:
+    """Write smoothed laws of states, averaged over parameters, and a path to `out`.
+
+    Args:
+        model: The model.
+        draws: Parameters that laws are averaged over.
+        series: The series.
+        out: A name that ends in .zarr or .parquet; what is there is replaced.
+        path: Which path to add as `state`, if any.
+        at: Parameters of the most probable path.
+
+    Returns:
+        The path written to. The largest difference at a seam is its attribute (Zarr) or metadata
+        (Parquet) `discrepancy`.
+    """
+    check_model(model)
+    check_lags(model, series)
+    target, writer = _writer(out, series, model.num_lags)
+    every = [raw_units(model, params) for params in draws]
+    raw = every[0][0]
+    best = None
+    if path == "viterbi" and at is not None and raw.has_regimes:
+        best = raw_units(model, at)[1]
+
+    def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Rows, Edges]:
+        edges: list[Any] = []
+        total: Rows = {}
+        for _, coords in every:
+            rows, compared = apply_to_rows(
+                raw, "window_marginals", coords, batch, drawn, core, missing
+            )
+            laws = _second_moments(raw, np.asarray(rows))
+            total = {name: total.get(name, 0.0) + value for name, value in laws.items()}
+            edges.append(compared)
+        found = _central({name: value / len(every) for name, value in total.items()})
+        if path == "marginal" and "probability" in found:
+            found["state"] = found["probability"].argmax(-1)
+        if best is not None:
+            rows, compared = apply_to_rows(raw, "window_paths", best, batch, drawn, core, missing)
+            found["state"] = np.asarray(rows).astype(np.int64)
+            # Scores of paths have a tolerance of their own.
+            scale = raw.seam_tolerance / PATH_TOLERANCE
+            edges.append(jax.tree.map(lambda part: part * scale, compared))
+        return found, jax.tree.map(lambda *parts: np.concatenate(parts), *edges)
+
+    with writer:
+        gap = stream(raw, series, kernel, writer)
+        writer.finish(float("nan") if raw.regimes is not None else gap)
+    return target
+
+
+def _second_moments(model: Model, rows: np.ndarray) -> Rows:
+    """Return laws by name from rows (W, core, J), second moments in place of covariances."""
+    flat = model.describe_states(rows.reshape(-1, rows.shape[-1]))
+    found = {n: v.reshape(*rows.shape[:2], *v.shape[1:]) for n, (_, v) in flat.items()}
+    return _shifted(found, 1)
+
+
+def _central(found: Rows) -> Rows:
+    return _shifted(found, -1)
+
+
+def _shifted(found: Rows, sign: int) -> Rows:
+    """Add x xᵀ to the covariances, or take it away."""
+    if "covariance" not in found:
+        return found
+    x = found["x"]
+    return {**found, "covariance": found["covariance"] + sign * x[..., :, None] * x[..., None, :]}
+
+
+class Writer:
+    """Rows in order of time to a store, rows that only serve as lags left blank.
+
+    Subclasses open, append and close.
+    """
+
+    def __init__(self, target: Path, series: Series, num_lags: int) -> None:
+        self.target, self._series, self._lags = target, series, num_lags
+        self._ends = np.cumsum(np.asarray(series.lengths) - num_lags)
+        self._starts = np.concatenate([[0], np.cumsum(series.lengths)[:-1]])
+        self._counted = self._whole = 0
+
+    def restart(self) -> None:
+        """Forget what was written."""
+        self._counted = self._whole = 0
+
+    def write(self, rows: Rows) -> None:
+        """Append rows that count, in order, all series one after the other."""
+        count = len(next(iter(rows.values())))
+        index = np.arange(self._counted, self._counted + count)
+        which = np.searchsorted(self._ends, index, side="right")
+        place = index + self._lags * (which + 1)
+        first, last = self._whole, int(place[-1]) + 1
+        span = np.arange(first, last)
+        series = np.searchsorted(self._starts, span, side="right") - 1
+        whole: Rows = {"series": series, "t": span - self._starts[series]}
+        for name, value in rows.items():
+            if len(span) == count:
+                whole[name] = value
+                continue
+            fill = -1 if value.dtype.kind == "i" else np.nan
+            whole[name] = np.full((len(span), *value.shape[1:]), fill, dtype=value.dtype)
+            whole[name][place - first] = value
+        self._counted += count
+        self._whole = last
+        self.append(first, whole)
+
+    def append(self, first: int, rows: Rows) -> None:
+        raise NotImplementedError
+
+    def finish(self, gap: float) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+class ZarrWriter(Writer):
+    """One array for each variable, which xarray opens as a dataset."""
+
+    _group: Any = None
+
+    def restart(self) -> None:
+        super().restart()
+        self._group = None
+
+    def append(self, first: int, rows: Rows) -> None:
+        import zarr
+
+        total = self._series.num_rows
+        if self._group is None:
+            self._group = zarr.open_group(self.target, mode="w")
+            for name, value in rows.items():
+                self._group.create_array(
+                    name,
+                    shape=(total, *value.shape[1:]),
+                    chunks=(min(_CHUNK, total), *value.shape[1:]),
+                    dtype=value.dtype,
+                    dimension_names=_DIMS[name],
+                )
+        for name, value in rows.items():
+            self._group[name][first : first + len(value)] = value
+
+    def finish(self, gap: float) -> None:
+        self._group.attrs["discrepancy"] = None if np.isnan(gap) else gap
+
+
+class ParquetWriter(Writer):
+    """One row for each row: series, t, state, p_0, …, x_0, …, covariance_0_0, …"""
+
+    _file: Any = None
+
+    def restart(self) -> None:
+        super().restart()
+        self.__exit__()
+
+    def append(self, first: int, rows: Rows) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        del first
+        order = ("series", "t", "state", "probability", "x", "covariance")
+        columns: dict[str, np.ndarray] = {}
+        for name in (n for n in order if n in rows):
+            short = "p" if name == "probability" else name
+            for entry in np.ndindex(rows[name].shape[1:]):
+                columns["_".join([short, *map(str, entry)])] = rows[name][(slice(None), *entry)]
+        table = pyarrow.table(columns)
+        if self._file is None:
+            self._file = pyarrow.parquet.ParquetWriter(self.target, table.schema)
+        self._file.write_table(table)
+
+    def finish(self, gap: float) -> None:
+        self._file.add_key_value_metadata({"discrepancy": str(gap)})
+
+    def __exit__(self, *_: Any) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+
+def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Writer]:
+    if not isinstance(out, str | Path):
+        raise TypeError(f"out must be a path that ends in .zarr or .parquet; got {shown(out)}")
+    target = Path(out)
+    kinds: dict[str, tuple[Callable[..., Writer], str]] = {
+        ".zarr": (ZarrWriter, "zarr"),
+        ".parquet": (ParquetWriter, "pyarrow"),
+    }
+    if target.suffix not in kinds:
+        raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
+    make, package = kinds[target.suffix]
+    _need(package)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target, make(target, series, num_lags)
+
+
+def _need(package: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"this output needs the package {package}; install it first")

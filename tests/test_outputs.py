@@ -1,0 +1,107 @@
+"""What is written as it is made equals what is returned."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray
+
+import sojourn as sj
+from cases import LGSSM_PARAMS
+from sojourn import passes
+from sojourn.fit import make_fit
+
+ARHMM = sj.ARHMM(num_states=2, emission_dim=1, num_lags=2)
+PARAMS = {
+    "transition_matrix": np.array([[0.95, 0.05], [0.1, 0.9]]),
+    "A": np.array([[[0.5, 0.2]], [[-0.5, 0.1]]]),
+    "Q": np.array([[[1.0]], [[0.3]]]),
+}
+
+
+@pytest.fixture(scope="module")
+def recordings():
+    data = [ARHMM.simulate(PARAMS, T, seed=T)[1] for T in (9000, 40, 5000)]
+    data[0][300:305] = np.nan
+    return data
+
+
+def same(found, expected):
+    for name in expected.data_vars:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-12)
+    for name in ("series", "t"):
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_zarr_holds_the_dataset(recordings, tmp_path, monkeypatch):
+    """Several groups, series that end within windows, lags left blank."""
+    monkeypatch.setattr(passes, "_GROUP", 8)
+    expected = sj.decode(ARHMM, PARAMS, recordings)
+    path = sj.decode(ARHMM, PARAMS, recordings, out=tmp_path / "states.zarr")
+    found = xarray.open_zarr(path, chunks=None, consolidated=False)
+    same(found, expected)
+    assert found["probability"].dims == ("time", "label")
+    assert 0 <= found.attrs["discrepancy"] < 1e-9
+
+
+def test_parquet_has_a_row_for_each_row(recordings, tmp_path, monkeypatch):
+    monkeypatch.setattr(passes, "_GROUP", 8)
+    expected = sj.decode(ARHMM, PARAMS, recordings, method="marginal")
+    out = tmp_path / "new" / "states.parquet"
+    table = pd.read_parquet(sj.decode(ARHMM, PARAMS, recordings, method="marginal", out=str(out)))
+    assert list(table.columns) == ["series", "t", "state", "p_0", "p_1"]
+    np.testing.assert_allclose(table[["p_0", "p_1"]], expected["probability"], atol=1e-12)
+    lags = table["t"] < 2
+    assert (table["state"][lags] == -1).all() and table["p_0"][lags].isna().all()
+    np.testing.assert_array_equal(table["state"][~lags], expected["state"][~lags.to_numpy()])
+
+
+def test_buffers_that_were_too_short_leave_no_trace(tmp_path, monkeypatch):
+    """The first attempt writes most rows, then fails at a stretch without data."""
+    model = sj.GaussianHMM(num_states=2, emission_dim=1)
+    params = {
+        "transition_matrix": np.array([[0.99, 0.01], [0.02, 0.98]]),
+        "means": np.array([[-3.0], [3.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    y = model.simulate(params, 6000, seed=0)[1]
+    y[4500:5500] = np.nan
+    monkeypatch.setattr(passes, "_GROUP", 8)
+    started = []
+    original = passes._stream_groups
+
+    def watched(*args):
+        started.append(args[2].buffer)
+        return original(*args)
+
+    monkeypatch.setattr(passes, "_stream_groups", watched)
+    for name in ("a.zarr", "a.parquet"):
+        started.clear()
+        path = sj.smooth(model, params, y, out=tmp_path / name)
+        assert len(started) > 1 and started[0] < started[-1]
+        expected = sj.smooth(model, params, y)["probability"].to_numpy()
+        if name == "a.zarr":
+            found = xarray.open_zarr(path, chunks=None, consolidated=False)["probability"]
+        else:
+            found = pd.read_parquet(path)[["p_0", "p_1"]]
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_averages_over_draws_are_written(tmp_path):
+    model = sj.LGSSM(state_dim=2, emission_dim=2)
+    y = model.simulate(LGSSM_PARAMS, 700, seed=1)[1]
+    draws = {name: np.stack([value] * 3) for name, value in LGSSM_PARAMS.items()}
+    draws["A"] = draws["A"] * np.array([0.7, 1.0, 1.2])[:, None, None]
+    fit = make_fit(model, sj.as_series(y), [draws], [{}], {"sampler": "by hand"}, 0)
+    expected = fit.smooth(y, num_draws=3)
+    path = fit.smooth(y, num_draws=3, out=tmp_path / "x.zarr")
+    same(xarray.open_zarr(path, chunks=None, consolidated=False), expected)
+    table = pd.read_parquet(fit.decode(y, num_draws=3, out=tmp_path / "x.parquet"))
+    np.testing.assert_allclose(table["covariance_0_1"], expected["covariance"][:, 0, 1], atol=1e-12)
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path):
+    y = np.zeros((9, 1)) + np.arange(9)[:, None]
+    with pytest.raises(ValueError, match=r"must end in \.zarr or \.parquet"):
+        sj.smooth(ARHMM, PARAMS, y, out=tmp_path / "states.csv")
+    with pytest.raises(ValueError, match="leave out `out`"):
+        sj.decode(ARHMM, PARAMS, y, method="sample", out=tmp_path / "states.zarr")
