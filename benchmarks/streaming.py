@@ -25,9 +25,9 @@ from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn.chains import _advance
 from sojourn.gradients import windowed
+from sojourn.modes import place
 from sojourn.series.series import Series
 from sojourn.synthetic import alternating_rotations
-from sojourn.tuning import pilot_at
 
 RESIDENT_ROWS = 1_000_000
 BLOCK = 1_000_000
@@ -123,7 +123,7 @@ def _steps(
         if streams and not own.streams:
             raise SystemExit("the series fits into memory: ask for more rows")
         first = sj.as_series(own.rows(0, 20_000))
-        metric = pilot_at(inner, first, coords)[0]
+        metric = place(inner, first, coords).metric
         estimator, source = windowed(inner, own, WINDOWS)
         sampler = sj.SGRLD(step_size=1e-6)
         state = sampler.start(jax.random.key(0), coords, metric)

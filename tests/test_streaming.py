@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import sojourn as sj
-from sojourn import gradients, tuning
+from sojourn import gradients, starts
 from sojourn.dynamics import SGRLD
+from sojourn.modes import place
 from sojourn.passes import full_statistics, state_marginals
 from sojourn.series import series as series_module
 from sojourn.series.prefetch import prefetched
@@ -119,11 +120,11 @@ def test_windows_of_tuning_are_those_in_memory(recordings, streamed, monkeypatch
             if name == "memory":
                 patch.setattr(series_module.Series, "resident", _resident)
             estimator, source = gradients.windowed(MODEL, series, WINDOWS)
-            metric = tuning.pilot_at(MODEL, series, coords)[0]
+            metric = place(MODEL, series, coords).metric
         found[name] = [
             np.asarray(window_gradients(estimator, SGRLD(), source, key, coords, metric, 3)),
-            np.asarray(tuning.log_posterior(estimator, source, key, coords)),
-            *tuning._em(estimator, source, key, coords, 40).values(),
+            np.asarray(starts.log_posterior(estimator, source, key, coords)),
+            *starts._em(estimator, source, key, coords, 40).values(),
         ]
     for name in streamed:
         for one, other in zip(found[name], found["memory"], strict=True):
