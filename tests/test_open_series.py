@@ -106,10 +106,19 @@ def test_every_format_gives_the_same_rows(tmp_path, name, write, options, length
     origin = np.array([100, 3, 280, 101, 3])
     expected = np.stack([ROWS[o : o + 20] for o in origin])
     np.testing.assert_array_equal(series.windows(origin, 20), expected)
+    assert all(type(length) is int for length in series.lengths)
     # By way of text, as a run keeps it.
     again = reopen(json.loads(json.dumps(series.describe())))
     assert again.fingerprint == series.fingerprint
     assert again.describe() == series.describe()
+
+
+def test_zero_may_stand_for_missing(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([0, 1, 2, 0]))
+    series = sj.open_series(tmp_path / "x.npy", missing=0)
+    np.testing.assert_array_equal(series.rows(0, 4)[:, 0], [np.nan, 1, 2, np.nan])
+    assert series.missing == "rows"
+    assert reopen(series.describe()).fingerprint == series.fingerprint
 
 
 def test_zarr_without_tensorstore(tmp_path, monkeypatch):
@@ -339,7 +348,7 @@ def test_sources_agree_with_plain_indexing(name, monkeypatch):
     assert len(parts) > 3
     np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), rows)
     np.testing.assert_array_equal([first for first, _ in parts][1], len(parts[0][1]))
-    origin = np.array([33, 0, 5, 5])
+    origin = np.array([33, 0, 1, 1, 8])
     np.testing.assert_array_equal(source.windows(origin, 6), rows[origin[:, None] + np.arange(6)])
     late = source.windows(np.array([len(rows) - 2]), 4)[0]
     np.testing.assert_array_equal(late[:2], rows[-2:])

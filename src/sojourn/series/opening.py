@@ -60,20 +60,20 @@ def open_series(
             raise ValueError("columns must name at least one column; got []")
     if missing is not None and not isinstance(missing, int | float | np.number):
         raise TypeError(f"missing must be a number; got {shown(missing)}")
+    missing = None if missing is None else float(missing)
     paths = _paths(data)
     if paths is None:
         series, opened = _in_memory(data, variable, sequence, columns), None
     else:
         source, lengths = _open_all(paths, variable, sequence, columns)
         series = Series(source, lengths, source.columns, "entries")
-        asked = {"variable": variable, "sequence": sequence, "columns": columns}
-        asked |= {"missing": missing, "log": log, "standardize": standardize, "every": every}
         opened = {"path": [_absolute(p) for p in paths] if len(paths) > 1 else _absolute(paths[0])}
-        opened |= {name: value for name, value in asked.items() if value not in (None, False)}
-        opened = {k: v for k, v in opened.items() if (k, v) != ("every", 1)}
+        opened |= {"variable": variable, "sequence": sequence, "columns": columns}
+        opened |= {"missing": missing, "log": bool(log), "standardize": bool(standardize)}
+        opened |= {"every": int(every)}
     source, lengths = series.source, series.lengths
     if missing is not None or log:
-        source = Mapped(source, sentinel=None if missing is None else float(missing), log=log)
+        source = Mapped(source, sentinel=missing, log=log)
     if every > 1:
         starts = np.cumsum(lengths) - lengths
         lengths = tuple(-(-length // every) for length in lengths)

@@ -133,7 +133,7 @@ class ColumnSource(Source):
 
 
 class Joined(Source):
-    """Several sources of the same columns, one after the other."""
+    """Several sources of the same columns, one after the other; windows do not cross their ends."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self._parts, self.columns = parts, parts[0].columns
@@ -148,6 +148,15 @@ class Joined(Source):
             before = int(self._ends[i]) - part.num_rows
             found.append(part.rows(max(start - before, 0), min(stop - before, part.num_rows)))
         return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def windows(self, origin: np.ndarray, length: int) -> np.ndarray:
+        """As `Source.windows`, but rows behind the end of a window's own part are NaN."""
+        which = np.searchsorted(self._ends, origin, side="right")
+        found = np.empty((len(origin), length, len(self.columns)))
+        for i in np.unique(which):
+            part, own = self._parts[i], which == i
+            found[own] = part.windows(origin[own] - (self._ends[i] - part.num_rows), length)
+        return found
 
 
 class Mapped(Source):
