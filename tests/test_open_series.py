@@ -113,6 +113,14 @@ def test_every_format_gives_the_same_rows(tmp_path, name, write, options, length
     assert again.describe() == series.describe()
 
 
+def test_a_series_can_be_changed_further(tmp_path):
+    np.save(tmp_path / "x.npy", np.exp(ROWS))
+    series = sj.open_series(sj.open_series(tmp_path / "x.npy"), log=True, every=2)
+    assert isinstance(series.values, Source)
+    np.testing.assert_array_equal(series.rows(0, 150), np.log(np.exp(ROWS))[::2])
+    assert series.describe() is None  # the file alone does not tell
+
+
 def test_zero_may_stand_for_missing(tmp_path):
     np.save(tmp_path / "x.npy", np.array([0, 1, 2, 0]))
     series = sj.open_series(tmp_path / "x.npy", missing=0)

@@ -23,8 +23,8 @@ def open_series(
     columns: Sequence[str] | None = None,
     missing: float | None = None,
     log: bool = False,
-    standardize: bool = False,
     every: int = 1,
+    standardize: bool = False,
 ) -> Series:
     """Open a file or an address as a series, or take data in memory; rows are read when needed.
 
@@ -40,9 +40,9 @@ def open_series(
             names have the columns y0, y1, …
         missing: A number that stands for a missing value, beside NaN.
         log: Whether to take logarithms.
+        every: Keep every so many-th row of each series.
         standardize: Whether to subtract the mean of each column and divide by its standard deviation;
             `Series.restore` undoes it.
-        every: Keep every so many-th row of each series.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -51,48 +51,34 @@ def open_series(
         ValueError: The file cannot be read, names are unknown, or values are infinite.
     """
     check_size("every", every)
-    if isinstance(columns, str):
-        raise TypeError(f"columns must be a list of names; got {columns!r}")
-    if columns is not None:
-        columns = [str(name) for name in columns]
-        check_unique(columns)
-        if not columns:
-            raise ValueError("columns must name at least one column; got []")
-    if missing is not None and not isinstance(missing, int | float | np.number):
-        raise TypeError(f"missing must be a number; got {shown(missing)}")
-    missing = None if missing is None else float(missing)
+    columns = _checked_names(columns)
+    if missing is not None:
+        if not isinstance(missing, int | float | np.number):
+            raise TypeError(f"missing must be a number; got {shown(missing)}")
+        missing = float(missing)
     paths = _paths(data)
     if paths is None:
-        series, opened = _in_memory(data, variable, sequence, columns), None
-    else:
-        source, lengths = _open_all(paths, variable, sequence, columns)
-        series = Series(source, lengths, source.columns, "entries")
-        opened = {"path": [_absolute(p) for p in paths] if len(paths) > 1 else _absolute(paths[0])}
-        opened |= {"variable": variable, "sequence": sequence, "columns": columns}
-        opened |= {"missing": missing, "log": bool(log), "standardize": bool(standardize)}
-        opened |= {"every": int(every)}
-    source, lengths = series.source, series.lengths
-    if missing is not None or log:
-        source = Mapped(source, sentinel=missing, log=log)
-    if every > 1:
-        starts = np.cumsum(lengths) - lengths
-        lengths = tuple(-(-length // every) for length in lengths)
-        source = Pieces(source, starts, lengths, every)
-    if paths is None and source is series.source and not standardize:
-        return series
-    check_lengths(lengths)
-    series = Series(source, lengths, series.columns, "entries")
-    overview = _scanned(series, log)
-    series = replace(series, missing=overview.missing, opened=opened)
-    if standardize:
-        if np.any(overview.constant):
-            name = series.columns[int(np.argmax(overview.constant))]
-            raise ValueError(f"column {name!r} is constant and cannot be standardized; drop it")
-        units = (overview.mean, overview.deviation)
-        series = replace(series, values=Mapped(source, units=units), units=units)
-    if paths is None and not isinstance(data, np.memmap):
-        series = replace(series, values=series.rows(0, series.num_rows))
-    return series
+        series = _in_memory(data, variable, sequence, columns)
+        if missing is None and not log and every == 1 and not standardize:
+            return series
+        changed = replace(_changed(series, missing, log, every, standardize), opened=None)
+        if isinstance(series.values, Source):
+            return changed
+        return replace(changed, values=changed.rows(0, changed.num_rows))
+    source, lengths = _open_all(paths, variable, sequence, columns)
+    opened = {
+        "path": [_absolute(p) for p in paths] if len(paths) > 1 else _absolute(paths[0]),
+        "variable": variable,
+        "sequence": sequence,
+        "columns": columns,
+        "missing": missing,
+        "log": bool(log),
+        "every": int(every),
+        "standardize": bool(standardize),
+    }
+    # What is missing is known after the pass over all rows.
+    series = Series(source, lengths, source.columns, "entries", opened=opened)
+    return _changed(series, missing, log, every, standardize)
 
 
 def reopen(description: Mapping[str, Any]) -> Series:
@@ -141,6 +127,42 @@ def as_series(data: Any, dim: int | None = None, columns: tuple[str, ...] | None
     return series
 
 
+def _checked_names(columns: Sequence[str] | None) -> list[str] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names; got {columns!r}")
+    names = [str(name) for name in columns]
+    check_unique(names)
+    if not names:
+        raise ValueError("columns must name at least one column; got []")
+    return names
+
+
+def _changed(
+    series: Series, missing: float | None, log: bool, every: int, standardize: bool
+) -> Series:
+    """Return the series with values changed when they are read, after one pass over all of them."""
+    source, lengths = series.source, series.lengths
+    if missing is not None or log:
+        source = Mapped(source, sentinel=missing, log=log)
+    if every > 1:
+        starts = np.cumsum(lengths) - lengths
+        lengths = tuple(-(-length // every) for length in lengths)
+        check_lengths(lengths)
+        source = Pieces(source, starts, lengths, every)
+    series = replace(series, values=source, lengths=lengths)
+    overview = _scanned(series, log)
+    series = replace(series, missing=overview.missing)
+    if not standardize:
+        return series
+    if np.any(overview.constant):
+        name = series.columns[int(np.argmax(overview.constant))]
+        raise ValueError(f"column {name!r} is constant and cannot be standardized; drop it")
+    units = (overview.mean, overview.deviation)
+    return replace(series, values=Mapped(source, units=units), units=units)
+
+
 def _paths(data: Any) -> list[str] | None:
     """Return paths and addresses as text, None if data are something else."""
     if isinstance(data, str | os.PathLike):
@@ -156,6 +178,7 @@ def _paths(data: Any) -> list[str] | None:
 def _in_memory(
     data: Any, variable: str | None, sequence: str | None, columns: list[str] | None
 ) -> Series:
+    """Return data in memory as a series."""
     if variable is not None:
         try:
             known = [str(name) for name in data]
