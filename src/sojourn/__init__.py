@@ -11,7 +11,7 @@ from sojourn.gradients import gradient
 from sojourn.metrics import KSD, em_lower_bound, ksd, log_likelihood, nmi, predictive_score, rmse
 from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, sample
-from sojourn.series import Series, Windows, as_series
+from sojourn.series import Series, Windows, as_series, open_series
 from sojourn.states import decode, smooth
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "ksd",
     "log_likelihood",
     "nmi",
+    "open_series",
     "predictive_score",
     "rmse",
     "sample",

@@ -22,7 +22,7 @@ from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
 from sojourn.batch import Batch, Cut
 from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler
-from sojourn.gradients import Estimator, Source, windowed
+from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.series import Series, Windows, as_series
 
@@ -42,7 +42,6 @@ _LENGTH, _WINDOWS = 200, 64
 _FLOOR = 1e-10
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def window_gradients(
     estimator: Estimator,
     sampler: Sampler,
@@ -50,7 +49,7 @@ def window_gradients(
     key: Array,
     coords: Coords,
     metric: Metric,
-    buffer: Array | None = None,
+    buffer: int | None = None,
 ) -> Array:
     """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
 
@@ -58,6 +57,20 @@ def window_gradients(
     series this equals a window with that buffer: the stationary edge law passes through missing rows
     unchanged, and missing rows after the window carry nothing back.
     """
+    source = fetch(estimator, source, jax.random.split(key)[0])
+    return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _window_gradients(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: Any,
+) -> Array:
     key_windows, key_states = jax.random.split(key)
     model, batch = estimator.model, estimator.batch(source, key_windows)
     if buffer is not None:
@@ -132,6 +145,7 @@ class Errors:
         estimator, source = windowed(model.coupled(), series, windows)
         if estimator.missing == "none":
             estimator = dataclasses.replace(estimator, missing="rows")
+        source = fetch(estimator, source, jax.random.split(key)[0])
         self._estimator, self._at = estimator, (source, key, coords, metric)
         self._sampler = sampler
         self.reference = self._gradients(windows.buffer)
@@ -485,6 +499,7 @@ def _metric(model: Model, series: Series, coords: Coords, key: Array) -> Metric:
     windows = _measuring_windows(model, series, None, 32, _WINDOWS)
     estimator, source = windowed(model, series, windows)
     T = float(series.num_rows - model.num_lags * len(series.lengths))
+    source = fetch(estimator, source, jax.random.split(key)[0])
     return _metric_at(estimator, source, key, coords, T)
 
 

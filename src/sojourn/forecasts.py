@@ -206,7 +206,7 @@ def impute_draws(
 ) -> "xarray.Dataset":
     """Return `impute` averaged over several parameters, with one draw for each if asked for."""
     _check_imputable(model, series)
-    hidden = np.isnan(series.values).sum()
+    hidden = np.isnan(series.to_numpy()).sum()
     total, second = np.zeros(hidden), np.zeros(hidden)
     drawn = [np.zeros((0, hidden))]
     for i, params in enumerate(draws):
@@ -234,8 +234,8 @@ def imputed(
     """Assemble moments of the missing entries, in order of rows, and draws (sample, entry) of them."""
     import xarray
 
-    hidden = np.isnan(series.values)
-    full, sd = series.values.copy(), np.zeros(series.values.shape)
+    hidden = np.isnan(series.to_numpy())
+    full, sd = np.array(series.to_numpy()), np.zeros(hidden.shape)
     full[hidden], sd[hidden] = mean, np.sqrt(variance)
     lengths = series.lengths
     which = np.repeat(np.arange(len(lengths)), lengths)
@@ -256,14 +256,14 @@ def imputed(
 def _moments(model: Model, params: Params, series: Series) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of the missing entries, in order of rows."""
     raw, coords = raw_units(model, params)
-    hidden = np.isnan(series.values)
+    hidden = np.isnan(series.to_numpy())
     rows = hidden.any(1)
     values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
     marginals, _ = state_marginals(raw, coords, series) if rows.any() else (None, 0)
     if marginals is None:
         return np.zeros(0), np.zeros(0)
     states = {name: of[1][rows] for name, of in raw.describe_states(marginals).items()}
-    mean, covariance = raw.complete_rows(values, states, series.values[rows])
+    mean, covariance = raw.complete_rows(values, states, series.to_numpy()[rows])
     variance = np.einsum("mdd->md", covariance)
     return mean[hidden[rows]], variance[hidden[rows]]
 
@@ -272,7 +272,7 @@ def _moments(model: Model, params: Params, series: Series) -> tuple[np.ndarray, 
 def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -> np.ndarray:
     """Draw the missing entries, in order of rows, given draws of the states: (count, entries)."""
     raw, coords = raw_units(model, params)
-    hidden = np.isnan(series.values)
+    hidden = np.isnan(series.to_numpy())
     rows = hidden.any(1)
     if count == 0 or not rows.any():
         return np.zeros((count, 0))
@@ -282,6 +282,6 @@ def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -
     drawn = np.empty((count, hidden.sum()))
     for i in range(count):
         known = raw.known_states({name: value[i][rows] for name, value in paths.items()})
-        mean, covariance = raw.complete_rows(values, known, series.values[rows])
+        mean, covariance = raw.complete_rows(values, known, series.to_numpy()[rows])
         drawn[i] = completion.draw(rng, mean, covariance)[hidden[rows]]
     return drawn

@@ -123,7 +123,7 @@ def draw_paths(
     """Return `count` draws of all states, (count, N', …); short series are copied and drawn at once."""
     size = min(count, max(1, _COPIED_ROWS // series.num_rows))
     copies = Series(
-        np.tile(series.values, (size, 1)), series.lengths * size, series.columns, series.missing
+        np.tile(series.to_numpy(), (size, 1)), series.lengths * size, series.columns, series.missing
     )
     drawn = []
     for one in jax.random.split(key, -(-count // size)):
