@@ -10,7 +10,7 @@ from scipy.linalg import solve_discrete_are
 
 import sojourn as sj
 from oracles import regime_log_densities
-from sojourn.buffers import Errors, _pilot
+from sojourn.buffers import Errors, _metric
 from sojourn.dynamics import SGLD
 from sojourn.messages import discrete
 from sojourn.plots import plot_gradient_error
@@ -136,7 +136,7 @@ def test_differences_are_those_of_gradients_with_these_buffers(x64):
     series = sj.as_series(HMM.simulate(params, 20_000, seed=4)[1])
     coords = HMM.to_coords(params)
     key = jax.random.key(1)
-    pilot = _pilot(HMM, series, coords, key)
+    pilot = _metric(HMM, series, coords, key)
     errors = Errors(HMM, series, sj.Windows(10, 32, 16), SGLD(), coords, pilot, key)
     total = errors.differences(2).sum(0)
     short, long = (
