@@ -32,15 +32,25 @@ ALLOWED = {
     "progress": set(),
     "synthetic": {"models"},
     # Plots are imported when one is asked for.
-    "fit": {"models", "series", "metrics", "states", "align", "diagnostics", "plots"},
+    "fit": {
+        *("models", "series", "metrics", "states", "align", "diagnostics", "plots", "report"),
+        *("records", "runs", "storage"),
+    },
+    "storage": set(),
+    "settings": {"dynamics", "gibbs", "series"},
+    "records": {"dynamics", "gibbs", "models", "series", "storage"},
+    "runs": {"models", "records", "storage"},
+    "restoring": {
+        *("blocks", "models", "series", "passes", "gradients", "dynamics", "tuning"),
+        *("records", "runs", "settings", "storage"),
+    },
     "chains": {
-        *("models", "series", "gradients", "dynamics", "gibbs", "modes", "starts", "tuning"),
-        "progress",
+        *("models", "series", "gradients", "dynamics", "gibbs", "starts", "tuning"),
+        *("progress", "runs"),
     },
     "sampling": {
-        *("models", "series", "dynamics", "gibbs", "buffers", "starts", "tuning"),
-        *("chains", "fit"),
-        "progress",
+        *("models", "series", "dynamics", "gibbs", "buffers", "modes", "starts", "tuning"),
+        *("chains", "fit", "progress", "restoring", "runs", "settings", "storage"),
     },
     "plots": {"series", "states", "diagnostics", "fit"},
     "demo": {"align", "fit", "plots", "sampling", "synthetic"},
