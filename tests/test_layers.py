@@ -54,9 +54,11 @@ ALLOWED = {
     },
     "plots": {"series", "states", "diagnostics", "fit"},
     "demo": {"align", "fit", "plots", "sampling", "synthetic"},
+    "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
+    "report": {"fit", "plots", "report_figures", "series", "storage"},
     "cli": {"demo"},
 }
-OUTSIDE = {"plots", "cli", "demo"}
+OUTSIDE = {"plots", "report", "report_figures", "cli", "demo"}
 
 
 def imports(path: Path, *, lazy: bool) -> set[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import CASES
 
 import sojourn as sj
+from cases import CASES
 from sojourn import chains, runs, storage
 from sojourn.progress import Progress
 from sojourn.records import decode, encode
@@ -170,14 +170,13 @@ import numpy as np
 import sojourn as sj
 from sojourn import chains
 chains._CHUNK_DRAWS = (5, 7)
-chains._LP_EVERY = 100
 out, y = sys.argv[1], np.load(sys.argv[2])
 try:
     fit = sj.resume(out, y, progress=False)
 except sj.RunError as error:
     assert "does not exist" in str(error) or "no config.json" in str(error), error
-    sj.sample(sj.GaussianHMM(2, 1), y, windows=sj.Windows(20, 5, 4), control_variate=True,
-              num_warmup=4, thin=2, num_chains=2, num_samples=1500, progress=False, out=out)
+    sj.sample(sj.GaussianHMM(2, 1), y, sj.Gibbs(), num_warmup=4, num_chains=2, num_samples=1500,
+              progress=False, out=out)
 """
 
 
@@ -202,13 +201,14 @@ def kill_until_done(folder: Path, signals: list[int]) -> None:
         assert drawn > 0, err
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    unbroken = sj.sample(
+        MODEL, Y, sj.Gibbs(), num_warmup=4, num_chains=2, num_samples=1500, progress=False
+    )
+    assert same(sj.load(folder / "run"), unbroken)
 
 
-def test_killed_processes_lose_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(chains, "_LP_EVERY", 100)
+def test_killed_processes_lose_nothing(tmp_path):
     kill_until_done(tmp_path, [signal.SIGKILL, signal.SIGINT])
-    unbroken = sj.sample(MODEL, Y, num_samples=1500, **SETTINGS)
-    assert same(sj.load(tmp_path / "run"), unbroken)
 
 
 def test_a_second_process_is_told(finished):

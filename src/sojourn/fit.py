@@ -166,6 +166,17 @@ class Fit:
                 chain.append(_chain(self.posterior, index), _chain(self.sample_stats, index), None)
             run.write_tuned({"choices": encode(self.choices)}, {})
 
+    def report(self, path: "str | PathLike[str]", data: Any = None) -> None:
+        """Write one HTML file that opens offline: diagnostics in words, settings, summary, plots.
+
+        Args:
+            path: The file to write.
+            data: The series, as in `sample`, for their overview and decoded states.
+        """
+        from sojourn.report import write_report
+
+        write_report(self, path, data)
+
     def plot_trace(self, var_names: list[str] | None = None) -> "Figure":
         """Plot densities and traces of the parameters, one row per entry, one colour per chain."""
         from sojourn.plots import plot_trace

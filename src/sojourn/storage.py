@@ -27,7 +27,11 @@ class WriteError(RunError):
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
-    text = json.dumps(content, indent=2) + "\n"
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text, whole or not at all."""
     _write(path, lambda file: file.write(text.encode()))
 
 
