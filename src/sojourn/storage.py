@@ -32,13 +32,13 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text, whole or not at all."""
-    _write(path, lambda file: file.write(text.encode()))
+    write_file(path, lambda file: file.write(text.encode()))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write arrays by name to an npz file, whole or not at all."""
     named: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
-    _write(path, lambda file: np.savez(file, **named))
+    write_file(path, lambda file: np.savez(file, **named))
 
 
 def read_json(path: Path) -> Any:
@@ -142,7 +142,7 @@ def cannot_write(path: Path, error: OSError) -> WriteError:
     )
 
 
-def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+def write_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Write under a temporary name, let the disk have it, then rename."""
     temporary = path.with_name(f".{path.name}.part")
     try:
