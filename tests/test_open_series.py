@@ -297,7 +297,7 @@ def _wrapped(name):
         "columns": (ColumnSource({"a": ROWS[:, 0], "b": ROWS[:, 1]}), ROWS),
         "joined": (Joined([ArraySource(ROWS[:7], ("a", "b")), whole]), np.vstack([ROWS[:7], ROWS])),
         "mapped": (
-            Mapped(whole, (1,), units=(np.array(1.0), np.array(2.0))),
+            Mapped(whole, (1,), units=(np.array([1.0]), np.array([2.0]))),
             (ROWS[:, 1:] - 1) / 2,
         ),
         "pieces": (

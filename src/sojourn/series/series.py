@@ -12,7 +12,7 @@ from jax import Array
 
 from sojourn._validation import shown
 from sojourn.batch import Missing
-from sojourn.series.sources import ArraySource, Mapped, Pieces, Source
+from sojourn.series.sources import ArraySource, Mapped, Pieces, Source, scaled
 
 # Rows looked at to find the location and scale of the columns.
 _SCALE_ROWS = 100_000
@@ -139,7 +139,7 @@ class Series:
         values: Any = self.values
         if self.streams:
             return replace(self, values=Mapped(values, units=(location, scale)))
-        return replace(self, values=(self.rows(0, self.num_rows) - location) / scale)
+        return replace(self, values=scaled(self.rows(0, self.num_rows), location, scale))
 
     def restore(self, values: np.ndarray) -> np.ndarray:
         """Return values (…, D) in the units of the data, where `standardize` was asked for."""
@@ -265,18 +265,22 @@ def scan(series: Series) -> Overview:
     count, mean, squares = np.zeros((3, series.dim))
     whole = partial = False
     for first, rows in series.source.blocks():
-        missing = np.isnan(rows)
-        if missing.any():
-            gone = missing.all(1)
-            whole |= bool(gone.any())
-            partial |= not np.array_equal(gone, missing.any(1))
-        low, high = np.fmin(low, np.fmin.reduce(rows)), np.fmax(high, np.fmax.reduce(rows))
-        if np.isinf(low).any() or np.isinf(high).any():
+        y = rows.T.copy()  # long rows are reduced much faster than short ones
+        seen = np.full(series.dim, y.shape[1])
+        total = y.sum(1)
+        if not np.isfinite(total).all():
             _check_infinite(series, rows, first)
-        seen = len(rows) - missing.sum(0)
-        center = np.where(missing, 0.0, rows).sum(0) / np.maximum(seen, 1)
+            missing = np.isnan(y)
+            gone = missing.all(0)
+            whole |= bool(gone.any())
+            partial |= not np.array_equal(gone, missing.any(0))
+            seen -= missing.sum(1)
+            total = np.where(missing, 0.0, y).sum(1)
+        low, high = np.fmin(low, np.fmin.reduce(y, 1)), np.fmax(high, np.fmax.reduce(y, 1))
+        center = total / np.maximum(seen, 1)
         total = np.maximum(count + seen, 1)
-        squares += np.square(np.where(missing, 0.0, rows - center)).sum(0)
+        y -= center[:, None]
+        squares += np.nansum(np.square(y, out=y), axis=1)
         squares += np.square(center - mean) * count * seen / total
         mean += (center - mean) * seen / total
         count += seen

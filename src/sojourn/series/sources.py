@@ -13,6 +13,9 @@ import numpy as np
 
 Integers = Sequence[int] | np.ndarray
 
+# Up to this many columns, one at a time is faster: broadcasting loops over the last axis.
+_FEW = 16
+
 # Bytes of a block of rows in a pass over a source.
 _BLOCK_BYTES = 2**25
 
@@ -174,7 +177,7 @@ class Mapped(Source):
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = np.where(values < 0, -np.inf, np.log(values))
         if self._units is not None:
-            values = (values - self._units[0]) / self._units[1]
+            values = scaled(values, *self._units)
         return values
 
 
@@ -211,6 +214,17 @@ class Pieces(Source):
         inside = origin - (self._ends[which] - self._lengths[which])
         first = self._starts[which] + inside * self._step
         return self._inner.windows(first, (length - 1) * self._step + 1)[:, :: self._step]
+
+
+def scaled(values: np.ndarray, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return (y − location) / scale of values (..., D)."""
+    if values.shape[-1] > _FEW:
+        return (values - location) / scale
+    found = np.empty(values.shape)
+    for d in range(values.shape[-1]):
+        np.subtract(values[..., d], location[d], out=found[..., d])
+        found[..., d] /= scale[d]
+    return found
 
 
 def overlapping(ends: np.ndarray, start: int, stop: int) -> range:

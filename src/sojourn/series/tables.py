@@ -270,15 +270,15 @@ def _csv_blocks(
                 ids = None if sequence is None else np.asarray(batch.column(sequence))
                 yield _to_rows(pyarrow.table(batch), chosen), ids
         except pyarrow.ArrowInvalid as error:
-            raise _explained(place, names, has_header, str(error)) from None
+            raise _explained(place, names, str(error)) from None
     if empty:
         raise ValueError(f"{place.text} has no rows; expected at least two")
 
 
-def _explained(place: Place, names: list[str], has_header: bool, text: str) -> Exception:
+def _explained(place: Place, names: list[str], text: str) -> Exception:
     """Return what is wrong with a CSV file, in words of rows and columns."""
     line = re.search(r"Row #(\d+)", text)
-    where = f" in line {int(line[1]) + has_header}" if line else ""
+    where = f" in line {line[1]}" if line else ""
     ragged = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if ragged:
         return ValueError(
