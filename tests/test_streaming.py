@@ -71,13 +71,13 @@ def test_draws_are_identical_to_the_last_bit(recordings, paths, request):
             num_warmup=10,
             thin=3,
             control_variate=True,
+            init=PARAMS,
             progress=False,
         )
 
     whole = draw(recordings)
     streamed = request.getfixturevalue("streamed")
-    gradients_steps = pytest.MonkeyPatch()
-    with gradients_steps.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gradients, "_FETCH_STEPS", 7)  # blocks end within draws
         for series in streamed.values():
             assert series.streams
@@ -90,8 +90,7 @@ def test_draws_are_identical_to_the_last_bit(recordings, paths, request):
 def test_passes_are_identical_to_the_last_bit(recordings, streamed):
     resident = sj.as_series(recordings)
     coords = MODEL.to_coords(PARAMS)
-    monkeypatch = pytest.MonkeyPatch()
-    with monkeypatch.context() as patch, jax.enable_x64(True):
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
         patch.setattr(series_module.Series, "resident", _resident)
         expected, _ = full_statistics(MODEL, coords, resident)
         marginals, gap = state_marginals(MODEL, coords, resident)

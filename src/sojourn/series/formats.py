@@ -297,12 +297,21 @@ OPENERS: dict[str, Opener] = {
 }
 
 
-def opener(place: Place, known: dict[str, Any]) -> Any:
-    """Return what opens a file, by the end of its name."""
+# Files of columns, by what opens them in `tables`.
+TABLES = {
+    ".parquet": "open_parquet",
+    ".pq": "open_parquet",
+    ".csv": "open_csv",
+    ".tsv": "open_csv",
+}
+
+
+def check_suffix(place: Place) -> str:
+    """Return the end of a file's name; raise if it is none of a known format."""
+    known = [*OPENERS, *TABLES]
     if place.suffix not in known:
-        end = place.suffix or "no ending"
         raise ValueError(
-            f"{place.text} has {end!r}, which is none of the formats "
-            f"{', '.join(known)}; {suggestion(place.suffix, list(known))}"
+            f"{place.text} has {place.suffix or 'no ending'!r}, which is none of the formats "
+            f"{', '.join(known)}; {suggestion(place.suffix, known)}"
         )
-    return known[place.suffix]
+    return place.suffix

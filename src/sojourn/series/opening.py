@@ -10,7 +10,7 @@ import numpy as np
 
 from sojourn._validation import check_size, shown
 from sojourn.series.convert import check_lengths, from_memory, match_columns
-from sojourn.series.formats import OPENERS, Place, opener
+from sojourn.series.formats import OPENERS, TABLES, Place, check_suffix
 from sojourn.series.series import Series, check_known, check_unique, scan
 from sojourn.series.sources import Joined, Mapped, Pieces, Source
 
@@ -190,21 +190,20 @@ def _open_all(
 def _open(
     place: Place, variable: str | None, sequence: str | None, columns: list[str] | None
 ) -> tuple[Source, tuple[int, ...]]:
-    from sojourn.series.tables import open_csv, open_parquet
-
-    tables = {".parquet": open_parquet, ".pq": open_parquet, ".csv": open_csv, ".tsv": open_csv}
     if not place.exists():
         raise FileNotFoundError(f"{place.text} does not exist; check the path")
-    kind = _kind_of_directory(place) or opener(place, {**OPENERS, **tables})
+    kind = _kind_of_directory(place) or check_suffix(place)
     if place.is_local and place.path.is_file() and place.path.stat().st_size == 0:
         raise ValueError(f"{place.text} is empty")
-    if kind in tables.values():
+    if kind in TABLES:
         if variable is not None:
             raise ValueError(f"{place.text} is a table: choose columns=, not variable=")
-        return kind(place, columns, sequence)
+        from sojourn.series import tables  # imports what takes long to import
+
+        return getattr(tables, TABLES[kind])(place, columns, sequence)
     if sequence is not None:
         raise ValueError(f"{place.text} holds arrays, no column {sequence!r}: leave sequence out")
-    sources = kind(place, variable, columns)
+    sources = OPENERS[kind](place, variable, columns)
     widths = sorted({len(source.columns) for source in sources})
     if len(widths) > 1:
         raise ValueError(f"all series must have the same columns; got widths {widths}")
@@ -216,18 +215,16 @@ def _open(
     return source, tuple(part.num_rows for part in sources)
 
 
-def _kind_of_directory(place: Place) -> Any:
-    """Return what opens a directory, by what is in it; None for a file."""
-    from sojourn.series.tables import open_parquet
-
+def _kind_of_directory(place: Place) -> str | None:
+    """Return the ending of what a directory holds; None for a file."""
     if not place.is_local or not place.path.is_dir():
         return None
     if any((place.path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup")):
-        return OPENERS[".zarr"]
+        return ".zarr"
     if place.suffix in OPENERS:
-        return OPENERS[place.suffix]
+        return place.suffix
     if any(place.path.rglob("*.parquet")):
-        return open_parquet
+        return ".parquet"
     raise ValueError(f"{place.text} is a directory without a Zarr store or Parquet files")
 
 
