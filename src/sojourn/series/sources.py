@@ -68,7 +68,8 @@ class ArraySource(Source):
     """An array on disk or elsewhere: anything with `shape`, `dtype` and slices.
 
     Args:
-        array: The array, (T,) or (T, D); (N, T, D) with an `index`.
+        array: The array, (T,) or (T, D); (N, T, D) with an `index`. If it has a method `pick`, windows
+            are read by it in one request.
         columns: Names of the columns.
         index: Which of the N series.
     """
@@ -89,6 +90,8 @@ class ArraySource(Source):
         return found.reshape(stop - start, len(self.columns))
 
     def windows(self, origin: np.ndarray, length: int) -> np.ndarray:
+        if hasattr(self.array, "pick") and self._index is None:
+            return self._pick(origin, length)
         if not isinstance(self.array, np.ndarray) or length > self.num_rows:
             return super().windows(origin, length)
         view = np.lib.stride_tricks.sliding_window_view(self.array, length, axis=0)
@@ -98,6 +101,17 @@ class ArraySource(Source):
             late = int(origin[i] - first[i])
             found[i, : length - late] = found[i, late:].copy()
             found[i, length - late :] = np.nan
+        return found
+
+    def _pick(self, origin: np.ndarray, length: int) -> np.ndarray:
+        """Read all windows in one request, in the order of the file."""
+        order = np.argsort(origin, kind="stable")
+        index = origin[order, None] + np.arange(length)
+        rows = self.array.pick(np.minimum(index, self.num_rows - 1).ravel())
+        rows = rows.reshape(*index.shape, len(self.columns)).astype(np.float64)
+        rows[index >= self.num_rows] = np.nan
+        found = np.empty_like(rows)
+        found[order] = rows
         return found
 
 
