@@ -8,6 +8,7 @@ holds beside pages of mapped files.
 """
 
 import argparse
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,6 +95,9 @@ def _make(folder: Path, kind: str, block: np.ndarray, rows: int) -> Path:
     if path.exists():
         return path
     shape = (rows, block.shape[1])
+    needed = int(1.1 * rows * block[0].nbytes)
+    if shutil.disk_usage(folder).free < needed:
+        raise SystemExit(f"{folder} needs {needed / 1e9:.0f} GB; choose --folder or fewer --rows")
     if kind == "npy":
         store: Any = np.lib.format.open_memmap(path, "w+", "f4", shape)
     else:

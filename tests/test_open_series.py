@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import sojourn as sj
-from sojourn.series import reopen, sources, tables
+from sojourn.series import formats, reopen, sources, tables
 from sojourn.series import series as series_module
 from sojourn.series.sources import ArraySource, ColumnSource, Joined, Mapped, Pieces, Source
 
@@ -110,6 +110,16 @@ def test_every_format_gives_the_same_rows(tmp_path, name, write, options, length
     again = reopen(json.loads(json.dumps(series.describe())))
     assert again.fingerprint == series.fingerprint
     assert again.describe() == series.describe()
+
+
+def test_zarr_without_tensorstore(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_tensorstore", lambda array, place: None)
+    _zarr(tmp_path / "x.zarr")
+    series = sj.open_series(tmp_path / "x.zarr")
+    origin = np.array([100, 3, 280, 101, 3])
+    expected = np.stack([ROWS[o : o + 20] for o in origin])
+    np.testing.assert_array_equal(series.windows(origin, 20), expected)
+    np.testing.assert_array_equal(series.rows(50, 90), ROWS[50:90])
 
 
 def test_a_url_is_read_by_ranges(tmp_path):
@@ -290,10 +300,23 @@ def test_fingerprints_tell_data_apart():
     assert len(found) == 5
 
 
+class _Picked:
+    """An array that gives rows in one request."""
+
+    shape, dtype, chunks = ROWS.shape, ROWS.dtype, (64, 2)
+
+    def __getitem__(self, where):
+        return ROWS[where]
+
+    def pick(self, index):
+        return ROWS[index]
+
+
 def _wrapped(name):
     whole = ArraySource(ROWS, ("a", "b"))
     return {
         "array": (whole, ROWS),
+        "picked": (ArraySource(_Picked(), ("a", "b")), ROWS),
         "columns": (ColumnSource({"a": ROWS[:, 0], "b": ROWS[:, 1]}), ROWS),
         "joined": (Joined([ArraySource(ROWS[:7], ("a", "b")), whole]), np.vstack([ROWS[:7], ROWS])),
         "mapped": (
@@ -307,7 +330,7 @@ def _wrapped(name):
     }[name]
 
 
-@pytest.mark.parametrize("name", ["array", "columns", "joined", "mapped", "pieces"])
+@pytest.mark.parametrize("name", ["array", "picked", "columns", "joined", "mapped", "pieces"])
 def test_sources_agree_with_plain_indexing(name, monkeypatch):
     source, rows = _wrapped(name)
     assert source.num_rows == len(rows)
