@@ -27,6 +27,7 @@ format: $(VENV)/.installed-lint
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/streaming.py --rows 1e9
 
 clean:
 	rm -rf $(VENV) .cache results

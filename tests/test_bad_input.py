@@ -112,7 +112,7 @@ def frame(**columns):
         ),
         pytest.param(Y[None, None], ValueError, "must have shape (T,) or (T, D)", id="dimensions"),
         pytest.param([[[1, 2], [3]], Y], ValueError, "unequal lengths", id="ragged"),
-        pytest.param("data.csv", TypeError, "got the text 'data.csv'", id="text"),
+        pytest.param("data.csv", FileNotFoundError, "data.csv does not exist", id="no such file"),
         pytest.param([["a", "b"], ["c", "d"]], TypeError, "expected real numbers", id="strings"),
         pytest.param(Y.astype(str), TypeError, "expected real numbers", id="array of strings"),
         pytest.param(with_value(1).astype("M8[D]"), TypeError, "expected real numbers", id="dates"),

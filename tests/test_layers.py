@@ -56,7 +56,10 @@ ALLOWED = {
     "demo": {"align", "fit", "plots", "sampling", "synthetic"},
     "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
     "report": {"fit", "plots", "report_figures", "series", "storage"},
-    "cli": {"demo"},
+    "cli": {
+        *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "report", "restoring", "runs"),
+        *("sampling", "series", "storage", "synthetic"),
+    },
 }
 OUTSIDE = {"plots", "report", "report_figures", "cli", "demo"}
 

@@ -9,7 +9,7 @@ from sojourn.gradients import gradient
 from sojourn.metrics import em_lower_bound, log_likelihood, predictive_score
 from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 from sojourn.sampling import DivergenceError, Interrupted, resume, sample
-from sojourn.series import Series, Windows, as_series
+from sojourn.series import Series, Windows, as_series, open_series
 from sojourn.states import decode, smooth
 from sojourn.storage import RunError
 
@@ -36,6 +36,7 @@ __all__ = [
     "gradient",
     "load",
     "log_likelihood",
+    "open_series",
     "predictive_score",
     "resume",
     "sample",

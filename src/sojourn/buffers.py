@@ -15,7 +15,7 @@ from jax import Array
 
 from sojourn.batch import Batch
 from sojourn.dynamics import Metric, Sampler
-from sojourn.gradients import Estimator, Source, windowed
+from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
 
@@ -26,7 +26,6 @@ _LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
 TOLERANCE = 0.01
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def window_gradients(
     estimator: Estimator,
     sampler: Sampler,
@@ -34,7 +33,7 @@ def window_gradients(
     key: Array,
     coords: Coords,
     metric: Metric,
-    buffer: Array | None = None,
+    buffer: int | None = None,
 ) -> Array:
     """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
 
@@ -42,6 +41,20 @@ def window_gradients(
     series this equals a window with that buffer: the stationary edge law passes through missing rows
     unchanged, and missing rows after the window carry nothing back.
     """
+    source = fetch(estimator, source, jax.random.split(key)[0])
+    return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _window_gradients(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: Any,
+) -> Array:
     key_windows, key_states = jax.random.split(key)
     model, batch = estimator.model, estimator.batch(source, key_windows)
     if buffer is not None:

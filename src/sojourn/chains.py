@@ -21,7 +21,7 @@ from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
-from sojourn.gradients import Estimator, Source
+from sojourn.gradients import Estimator, Source, fetched
 from sojourn.models.base import Model
 from sojourn.progress import Progress
 from sojourn.runs import Arrays, Checkpoint
@@ -259,7 +259,6 @@ def langevin_chain(
     return chain
 
 
-@functools.partial(jax.jit, static_argnames=("estimator", "sampler", "decay", "capacity"))
 def _advance(
     source: Source,
     metric: Metric,
@@ -279,24 +278,64 @@ def _advance(
     """Take num_draws · thin steps, keeping every thin-th in an array of `capacity` draws.
 
     Step t uses the key folded with t alone, so that chunks, stops and resumes change nothing. Counts
-    are traced: warm-up, chunks and the last, shorter one share one compiled program.
+    are traced: warm-up, chunks and the last, shorter one share one compiled program. Rows that are
+    not in memory are read by a thread, block by block, one ahead of the steps.
     """
+    kept = {name: jnp.zeros((capacity, *u.shape), u.dtype) for name, u in state.coords.items()}
+    stop = int(first) + int(num_draws) * int(thin)
+    for begin, end, given in fetched(estimator, source, key, int(first), stop, splits=2):
+        state, kept = _take_steps(
+            given,
+            metric,
+            key,
+            state,
+            kept,
+            first,
+            begin,
+            end,
+            epsilon,
+            thin,
+            tame,
+            estimator=estimator,
+            sampler=sampler,
+            decay=decay,
+        )
+        # The thread should not run further ahead than one block.
+        jax.block_until_ready(kept)
+    return state, kept
 
-    def step(t: Array, state: State) -> State:
+
+@functools.partial(jax.jit, static_argnames=("estimator", "sampler", "decay"))
+def _take_steps(
+    source: Source,
+    metric: Metric,
+    key: Array,
+    state: State,
+    kept: dict[str, Array],
+    first: Any,
+    begin: Any,
+    end: Any,
+    epsilon: Any,
+    thin: Any,
+    tame: Any,
+    *,
+    estimator: Estimator,
+    sampler: Sampler,
+    decay: Decay | None,
+) -> tuple[State, dict[str, Array]]:
+    """Take steps `begin` to `end`; the draw that a step belongs to holds the last of its steps."""
+
+    def step(t: Array, carry: Any) -> Any:
+        state, kept = carry
         key_windows, key_noise = jax.random.split(jax.random.fold_in(key, t))
-        statistics = estimator(source, key_windows, state.coords)
+        statistics = estimator(source.at(t - begin), key_windows, state.coords)
         # Halvings in warm-up scale a schedule as a whole.
         now = epsilon * (1.0 if decay is None else decay(t) / decay.initial)
-        return sampler.step(key_noise, estimator.model, state, statistics, now, metric, tame=tame)
-
-    def draw(n: Array, carry: Any) -> Any:
-        state, kept = carry
-        begin = first + n * thin
-        state = lax.fori_loop(begin, begin + thin, step, state)
+        state = sampler.step(key_noise, estimator.model, state, statistics, now, metric, tame=tame)
+        n = (t - first) // thin
         return state, {name: kept[name].at[n].set(u) for name, u in state.coords.items()}
 
-    kept = {name: jnp.zeros((capacity, *u.shape), u.dtype) for name, u in state.coords.items()}
-    return lax.fori_loop(0, num_draws, draw, (state, kept))
+    return lax.fori_loop(begin, end, step, (state, kept))
 
 
 def _to_params(outer: Model, model: Model, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ makes the gradient, `MATH.md` §2.2:
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,10 +24,16 @@ from sojourn.batch import Batch, Missing
 from sojourn.models.base import Coords, Model, check_lags, check_model
 from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
-from sojourn.series.windows import window_rows
+from sojourn.series.prefetch import prefetched
+from sojourn.series.windows import read, weigh, window_rows
 
 # Windows of a full estimator that run together.
 _GROUP = 64
+
+# Bytes of windows, and steps, that are read ahead at a time: much longer than a call takes, short beside
+# a chunk of steps.
+_FETCH_BYTES = 2**22
+_FETCH_STEPS = 256
 
 
 class Center(NamedTuple):
@@ -40,16 +47,24 @@ class Source(NamedTuple):
     """What an estimator reads.
 
     Attributes:
-        values: All rows, columns first; empty for a full estimator.
+        values: All rows, columns first; empty for a full estimator; the series where they are too many
+            to keep in memory, and then `fetch` and `fetched` give sources that compiled code can read.
         where: Layout of the series; None for a full estimator.
         tiles: All windows, gathered by groups; None for a windowed estimator.
         center: Centre of the control variate, if any.
+        given: Rows of the windows that will be drawn, read beforehand, (L + p, D, W); for several
+            steps, one after the other, (n, L + p, D, W).
     """
 
-    values: Array
+    values: Array | Series
     where: Layout | None
     tiles: Batch | None
     center: Center | None
+    given: Array | None = None
+
+    def at(self, n: Any) -> "Source":
+        """Return what the n-th of several steps reads."""
+        return self if self.given is None else self._replace(given=self.given[n])
 
 
 @dataclass(frozen=True)
@@ -66,14 +81,11 @@ class Estimator:
         """Draw and gather the windows of one step."""
         assert source.where is not None
         drawn = draw(key, source.where, self.windows, self.rows)
-        return gather(
-            source.values,
-            drawn,
-            self.rows,
-            num_lags=self.model.num_lags,
-            windows=self.windows,
-            pad=self.pad,
-        )
+        how = {"num_lags": self.model.num_lags, "windows": self.windows, "pad": self.pad}
+        if source.given is not None:
+            return weigh(source.given, drawn, **how)
+        assert not isinstance(source.values, Series)
+        return gather(source.values, drawn, self.rows, **how)
 
     def __call__(self, source: Source, key: Array, coords: Coords) -> dict[str, Any]:
         """Return statistics at `coords`, scaled to the whole data."""
@@ -112,7 +124,79 @@ def windowed(model: Model, series: Series, windows: Windows) -> tuple[Estimator,
     missing = effective_missing(model, series, rows)
     estimator = Estimator(model, windows, rows, pad, missing)
     where = layout(series, model.num_lags, windows)
-    return estimator, Source(series.resident(), where, None, None)
+    values = series if series.streams else series.resident()
+    return estimator, Source(values, where, None, None)
+
+
+def fetch(estimator: Estimator, source: Source, key: Array) -> Source:
+    """Return a source that holds what `estimator.batch` reads with this key."""
+    if not isinstance(source.values, Series):
+        return source
+    origin = _origins(estimator, source.where, key[None])
+    return _given(estimator, source, source.values, np.asarray(origin)).at(0)
+
+
+def fetched(
+    estimator: Estimator, source: Source, key: Array, first: int, stop: int, *, splits: int
+) -> Iterator[tuple[int, int, Source]]:
+    """Cut steps `first` to `stop` into blocks, with sources that hold what each of them reads.
+
+    Windows are a function of the key and the step alone, so that a thread can read the rows of the next
+    block while compiled code works on this one. Resident rows make one block.
+
+    Args:
+        estimator: The estimator.
+        source: What it reads.
+        key: Key of the chain; step t folds t into it.
+        first: First step.
+        stop: Step behind the last.
+        splits: How often the key of a step is split, and its first half taken, before windows are drawn.
+
+    Yields:
+        First and last step of a block, and its source; step t reads `source.at(t - begin)`.
+    """
+    series = source.values
+    if not isinstance(series, Series):
+        yield first, stop, source
+        return
+    W, L = estimator.windows.batch, estimator.rows + estimator.model.num_lags
+    size = int(np.clip(_FETCH_BYTES // (8 * W * L * series.dim), 1, _FETCH_STEPS))
+
+    @double
+    def read_block(begin: int, end: int) -> Source:
+        keys = _step_keys(key, begin, size, splits)
+        origin = np.asarray(_origins(estimator, source.where, keys))
+        # Blocks have one size, so that they share one program; the last may end early.
+        given = _given(estimator, source, series, origin[: end - begin])
+        assert given.given is not None
+        unused = size - (end - begin)
+        padding = [(0, unused), (0, 0), (0, 0), (0, 0)]
+        return given._replace(given=jnp.pad(given.given, padding)) if unused else given
+
+    yield from prefetched(read_block, first, stop, size)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _step_keys(key: Array, begin: int, size: int, splits: int) -> Array:
+    def one(t: Array) -> Array:
+        own = jax.random.fold_in(key, t)
+        for _ in range(splits):
+            own = jax.random.split(own)[0]
+        return own
+
+    return jax.vmap(one)(begin + jnp.arange(size))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _origins(estimator: Estimator, where: Layout, keys: Array) -> Array:
+    """Return the first row of each window drawn with each key, (n, W)."""
+    draw_one = functools.partial(draw, where=where, windows=estimator.windows, rows=estimator.rows)
+    return jax.vmap(lambda key: jnp.asarray(draw_one(key).origin))(keys)
+
+
+def _given(estimator: Estimator, source: Source, series: Series, origin: np.ndarray) -> Source:
+    rows = read(series, origin, estimator.rows + estimator.model.num_lags)
+    return source._replace(values=jnp.zeros((0, 0)), given=jnp.asarray(rows))
 
 
 def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]:
@@ -129,7 +213,7 @@ def full(model: Model, series: Series, tiles: Tiles) -> tuple[Estimator, Source]
 
 def frozen(estimator: Estimator, source: Source, key: Array) -> tuple[Estimator, Source]:
     """Return an estimator that reads the windows of one step again and again."""
-    batch = jax.jit(estimator.batch)(source, key)
+    batch = jax.jit(estimator.batch)(fetch(estimator, source, key), key)
     return dataclasses.replace(estimator, windows=Windows.full()), _grouped(batch)
 
 
@@ -191,4 +275,5 @@ def gradient(
         statistics, _ = full_statistics(model, coords, series)
         return to_host(gradient_from(model, coords, statistics))
     estimator, source = windowed(model, series, windows)
+    source = fetch(estimator, source, jax.random.split(key)[0])
     return to_host(_windowed_gradient(estimator, source, key, coords))

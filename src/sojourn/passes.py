@@ -17,6 +17,7 @@ is the best path. Scores and states are compared at the seams.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing, Seam
 from sojourn.models.base import Coords, Model
 from sojourn.series import Drawn, Series, gather, tile
+from sojourn.series.windows import read, weigh
 
 # Series up to this many rows are one window each.
 _SHORT = 128
@@ -99,6 +101,23 @@ def gather_tiles(
     return batch._replace(weight=jnp.where(index < count, batch.weight, 0.0)), drawn
 
 
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _weigh_tiles(y: Array, drawn: Drawn, real: Array, num_lags: int, pad: bool) -> Batch:
+    batch = weigh(y, drawn, num_lags=num_lags, windows=None, pad=pad)
+    return batch._replace(weight=jnp.where(real, batch.weight, 0.0))
+
+
+def _read_tiles(
+    series: Series, every: Drawn, first: int, size: int, rows: int, num_lags: int, pad: bool
+) -> tuple[Batch, Drawn]:
+    """Do what `gather_tiles` does for rows that are not in memory."""
+    index = first + np.arange(size)
+    real = index < len(every.start)
+    drawn = jax.tree.map(lambda field: field[np.minimum(index, len(field) - 1)], every)
+    y = read(series, drawn.origin, rows + num_lags)
+    return _weigh_tiles(jnp.asarray(y), drawn, real, num_lags, pad), drawn
+
+
 Kernel = Callable[[Batch, Drawn, int, Missing], tuple[Any, Edges]]
 
 
@@ -120,7 +139,7 @@ def run(
         series: The series.
         kernel: Compiled function of a group of windows, where they lie, how many rows of each count,
             and the kind of missing values.
-        values: All rows in the model's units; computed if not given.
+        values: All rows in the model's units; read if not given, group by group if they are many.
         buffer: First buffer to try; the model's own if not given.
         tolerance: Largest difference of messages at a seam; the model's own if not given.
         by_row: Whether the kernel's results are rows that count, windows first, to be joined in order.
@@ -129,7 +148,7 @@ def run(
         The kernel's results by group or, by row, one array of all rows; the tiles; the largest
         difference at a seam.
     """
-    if values is None:
+    if values is None and not series.streams:
         values = series.resident()
     tolerance = model.seam_tolerance if tolerance is None else tolerance
     buffer = model.first_buffer if buffer is None else buffer
@@ -153,7 +172,7 @@ def _run_groups(
     model: Model,
     series: Series,
     tiles: Tiles,
-    values: Array,
+    values: Array | None,
     kernel: Kernel,
     tolerance: float,
     by_row: bool,
@@ -166,17 +185,22 @@ def _run_groups(
     size = min(_GROUP, count)
     missing = effective_missing(model, series, tiles.rows)
     pad = pads(model, series, tiles.rows)
-    every = jax.tree.map(jnp.asarray, tiles.drawn)
+    joined = _joined(tiles)
+    every = tiles.drawn if values is None else jax.tree.map(jnp.asarray, tiles.drawn)
 
     @double
-    def one(first: int) -> Any:
-        batch, drawn = gather_tiles(values, every, first, size, tiles.rows, model.num_lags, pad)
-        return jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
+    def one(first: int) -> tuple[Any, _Seams]:
+        where = (first, size, tiles.rows, model.num_lags, pad)
+        if values is None:
+            batch, drawn = _read_tiles(series, every, *where)
+        else:
+            batch, drawn = gather_tiles(values, every, *where)
+        result, edges = jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
+        return result, _seams(edges, joined[first : first + size])
 
-    result, edges = one(0)
-    gap = _discrepancy(tiles, [edges])
-    if gap > tolerance:
-        return None, gap
+    result, seams = one(0)
+    if seams.gap > tolerance:
+        return None, seams.gap
     kept: Any = [None] * -(-count // size)
     if by_row:
         kept = np.empty((count, *result.shape[1:]), result.dtype)
@@ -187,36 +211,68 @@ def _run_groups(
         else:
             kept[first // size] = result
 
-    def run_and_keep(first: int) -> Edges:
-        result, edges = one(first)
+    def run_and_keep(first: int) -> _Seams:
+        result, seams = one(first)
         keep(first, result)
-        return edges
+        return seams
 
     keep(0, result)
     rest = range(size, count, size)
     threads = min(num_cores(), len(rest))
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
-            every_edge = [edges, *pool.map(run_and_keep, rest)]
+            every_seam = [seams, *pool.map(run_and_keep, rest)]
     else:
-        every_edge = [edges, *map(run_and_keep, rest)]
-    gap = _discrepancy(tiles, every_edge)
+        every_seam = [seams, *map(run_and_keep, rest)]
+    gap = _largest_gap(every_seam)
     return (kept if gap <= tolerance else None), gap
 
 
-def _discrepancy(tiles: Tiles, parts: list[Edges]) -> float:
-    """Return the largest difference between neighbours in the same series, in the groups so far."""
-    if tiles.whole:
-        return 0.0
-    edges = jax.tree.map(lambda *of: np.concatenate(of, -1), *parts)
-    count = min(edges.before.shape[-1], len(tiles.drawn.start))
-    edges = jax.tree.map(lambda part: part[..., :count], edges)
-    joined = tiles.drawn.sequence[1:count] == tiles.drawn.sequence[: count - 1]
-    if not joined.any():
-        return 0.0
-    forward = np.abs(edges.at_end[:, :-1] - edges.before[:, 1:])[:, joined]
-    backward = np.abs(edges.ahead[:, :-1] - edges.own[:, 1:])[:, joined]
-    gap = max(forward.max(initial=0.0), backward.max(initial=0.0))
+class _Seams(NamedTuple):
+    """What neighbours within a group differ by, and what the next group is compared with.
+
+    Attributes:
+        gap: Largest difference within the group.
+        first: Messages of the first window where the one before ends, forward and backward; None if
+            it begins a series.
+        last: Messages of the last window at its end.
+    """
+
+    gap: float
+    first: tuple[np.ndarray, np.ndarray] | None
+    last: tuple[np.ndarray, np.ndarray]
+
+
+def _joined(tiles: Tiles) -> np.ndarray:
+    """Return whether each window goes on where the one before it ends."""
+    same = tiles.drawn.sequence[1:] == tiles.drawn.sequence[:-1]
+    return np.concatenate([[False], same])
+
+
+def _seams(edges: Edges, joined: np.ndarray) -> _Seams:
+    """Compare neighbours of one group; `joined` is as long as there are windows, copies left out."""
+    count = len(joined)
+    before, at_end, own, ahead = (np.asarray(part)[:, :count] for part in edges)
+    inner = joined[1:]
+    forward = (at_end[:, :-1] - before[:, 1:])[:, inner]
+    backward = (ahead[:, :-1] - own[:, 1:])[:, inner]
+    first = (before[:, 0].copy(), own[:, 0].copy()) if joined[0] else None
+    return _Seams(_size(forward, backward), first, (at_end[:, -1].copy(), ahead[:, -1].copy()))
+
+
+def _largest_gap(groups: list[_Seams]) -> float:
+    """Return the largest difference between neighbours in the same series."""
+    across = [
+        _size(left.last[0] - right.first[0], left.last[1] - right.first[1])
+        for left, right in itertools.pairwise(groups)
+        if right.first is not None
+    ]
+    return max([group.gap for group in groups] + across)
+
+
+def _size(*differences: np.ndarray) -> float:
+    """Return the largest absolute value; infinity if one is not a number."""
+    gap = np.max([np.abs(part).max(initial=0.0) for part in differences])
     return float("inf") if np.isnan(gap) else float(gap)
 
 

@@ -103,11 +103,11 @@ def plot_segmentation(
         raise ValueError(f"expected 0 <= start < stop <= {length}; got {start} and {stop}")
     # Rows around the stretch inform its states; further ones do not change the picture.
     first, last = max(0, start - _STRETCH), min(length, stop + _STRETCH)
-    rows = every.values[offset + first : offset + last]
+    rows = every.rows(offset + first, offset + last)
     around = Series(rows, (len(rows),), every.columns, every.missing)
     path = best_path(fit.model, fit.mean, around)["state"].to_numpy()
     states = path[start - first : stop - first]
-    values = every.values[offset + start : offset + stop]
+    values = every.rows(offset + start, offset + stop)
     D = values.shape[1]
     figure = Figure(figsize=(10, 1 + 1.4 * D), layout="constrained")
     axes = figure.subplots(D, 1, sharex=True, squeeze=False)[:, 0]

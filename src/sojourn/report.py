@@ -128,7 +128,7 @@ def _data(series: "Series | None") -> str:
     if series is None:
         return "<p>The data were in memory and not given to the report.</p>"
     count = min(series.num_rows, _OVERVIEW_ROWS)
-    rows = series.values[np.linspace(0, series.num_rows - 1, count).astype(np.int64)]
+    rows = series.windows(np.linspace(0, series.num_rows - 1, count).astype(np.int64), 1)[:, 0]
     said = f"{series.num_rows:,} rows in {len(series.lengths):,} series"
     if count < series.num_rows:
         said += f"; numbers from {count:,} rows, evenly spread"
@@ -141,7 +141,7 @@ def _data(series: "Series | None") -> str:
         for name, column in zip(series.columns, rows.T, strict=True)
     ]
     head = ("column", "missing", "mean", "sd", "least", "largest")
-    first = series.values[: min(series.lengths[0], _OVERVIEW_ROWS)]
+    first = series.rows(0, min(series.lengths[0], _OVERVIEW_ROWS))
     figure = plot_data(first, series.columns, f"first {len(first):,} rows")
     return f"<p>{said}</p>\n{_table(head, table)}\n{_image(figure, 'The data')}"
 

@@ -1,22 +1,20 @@
 """What a run was asked and what it was tuned to, written to its directory and read again."""
 
 import dataclasses
-import hashlib
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from sojourn.blocks import Pilot
 from sojourn.dynamics import Metric
-from sojourn.gradients import Center, full, windowed
+from sojourn.gradients import Center, fetch, full, windowed
 from sojourn.models.base import Model
 from sojourn.passes import make_tiles
 from sojourn.records import decode, encode
 from sojourn.runs import Run
-from sojourn.series import Series, as_series
+from sojourn.series import Series, as_series, reopen
 from sojourn.settings import Settings
 from sojourn.storage import RunError, fill, flatten
 from sojourn.tuning import Tuned
@@ -46,8 +44,8 @@ def config_of(model: Model, series: Series, settings: Settings) -> dict[str, Any
         **asked,
         "columns": list(series.columns),
         "data": {
-            "description": describe(series),
-            "fingerprint": fingerprint(series),
+            "description": series.describe(),
+            "fingerprint": series.fingerprint,
             "rows": series.num_rows,
             "series": len(series.lengths),
         },
@@ -85,7 +83,7 @@ def series_of(run: Run, data: Any) -> Series:
         raise RunError(f"the data of {run.path} were in memory: give them again, with data=")
     else:
         series = reopen(about["description"])
-    if fingerprint(series) != about["fingerprint"]:
+    if series.fingerprint != about["fingerprint"]:
         raise RunError(
             f"the data are not those of {run.path}, which has {about['rows']} rows in "
             f"{about['series']} series of columns {run.config['columns']}; give the same data, or "
@@ -123,24 +121,10 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
     else:
         estimator, source = windowed(model, series, windows)
         if any(name.startswith("control/") for name in arrays):
-            like = jax.eval_shape(estimator, source, jax.random.key(0), center)
+            key = jax.random.key(0)
+            given = fetch(estimator, source, jax.random.split(key)[0])
+            like = jax.eval_shape(estimator, given, key, center)
             control = fill("control", Center({}, like), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
     tuned = Tuned(estimator, source, metric, facts["epsilon"], center, choices)
     return Prepared(center, metric, choices, tuned)
-
-
-def describe(series: Series) -> dict[str, Any] | None:
-    return series.describe() if hasattr(series, "describe") else None  # type: ignore
-
-
-def reopen(description: dict[str, Any]) -> Series:
-    raise NotImplementedError
-
-
-def fingerprint(series: Series) -> str:
-    if hasattr(series, "fingerprint"):
-        return series.fingerprint  # type: ignore
-    digest = hashlib.sha256(repr((series.columns, series.lengths)).encode())
-    digest.update(np.ascontiguousarray(series.values).tobytes())
-    return digest.hexdigest()[:16]

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from sojourn.batch import Seam
-from sojourn.gradients import Estimator, Source, windowed
+from sojourn.gradients import Estimator, Source, fetch, fetched, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
 
@@ -47,9 +47,13 @@ def find_start(
     return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
     """Return an estimate of the log-posterior from the windows of one step."""
+    return _log_posterior(estimator, fetch(estimator, source, key), key, coords)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
     model = estimator.model
 
     def score(batch: Any) -> Array:
@@ -70,24 +74,39 @@ def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
     return windowed(model, series, windows)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _em(
-    estimator: Estimator, source: Source, key: Array, coords: Coords, num_steps: Any
+    estimator: Estimator, source: Source, key: Array, coords: Coords, num_steps: int
 ) -> dict[str, Array]:
     """Climb by stochastic EM: running averages of windowed statistics, then the M-step.
 
     s ← (1 − ρ_t) s + ρ_t ŝ(θ),   θ ← centre(s),   ρ_t = (t + 1)^(−0.6)
     """
+    found, average = {n: jnp.asarray(u) for n, u in coords.items()}, None
+    for begin, end, given in fetched(estimator, source, key, 0, num_steps, splits=1):
+        found, average = _em_steps(estimator, given, key, found, average, begin, end)
+    return found
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _em_steps(
+    estimator: Estimator,
+    source: Source,
+    key: Array,
+    coords: dict[str, Array],
+    average: Any,
+    begin: Any,
+    end: Any,
+) -> tuple[dict[str, Array], Any]:
     model = estimator.model
 
     def step(t: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         coords, average = carry
-        found = estimator(source, jax.random.fold_in(key, t), coords)
+        found = estimator(source.at(t - begin), jax.random.fold_in(key, t), coords)
         rate = (t + 1.0) ** -0.6
         average = jax.tree.map(lambda s, new: s + rate * (new - s), average, found)
         return model.center(average), average
 
-    coords = {n: jnp.asarray(u) for n, u in coords.items()}
-    shapes = jax.eval_shape(estimator, source, key, coords)
-    average = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.fori_loop(0, num_steps, step, (coords, average))[0]
+    if average is None:
+        shapes = jax.eval_shape(estimator, source.at(0), key, coords)
+        average = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.fori_loop(begin, end, step, (coords, average))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
+
 
 def read(paths: Sequence[Path], **options: Any) -> Series:
     """Open files as series; a directory of a run stands for its data."""
@@ -45,7 +47,7 @@ def write_table(table: "pandas.DataFrame", out: Path | None) -> None:
         ".parquet": lambda file: table.to_parquet(file, index=False),
         ".json": lambda file: table.to_json(file, orient="records", lines=True),
     }
-    check_out(out, tuple(writers))
+    check_out(out)
     write_file(out, lambda file: _through_memory(writers[out.suffix.lower()], file))
 
 
@@ -58,7 +60,9 @@ def _through_memory(write: Any, file: Any) -> None:
     close()
 
 
-def check_out(out: Path | None, suffixes: tuple[str, ...] = (".csv", ".tsv", ".parquet", ".json")) -> None:
+def check_out(
+    out: Path | None, suffixes: tuple[str, ...] = (".csv", ".tsv", ".parquet", ".json")
+) -> None:
     """Raise before any work if a table cannot be written there."""
     if out is None:
         return
@@ -95,12 +99,17 @@ def say(result: dict[str, Any], *, as_json: bool) -> None:
         return
     width = max(len(name) for name in result)
     for name, value in result.items():
-        print(f"{name:<{width}}  {value:.6g}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+        print(
+            f"{name:<{width}}  {value:.6g}"
+            if isinstance(value, float)
+            else f"{name:<{width}}  {value}"
+        )
 
 
 def records(table: "pandas.DataFrame") -> list[dict[str, Any]]:
     """Return a table as what JSON can hold, missing numbers as None."""
-    return json.loads(table.reset_index().to_json(orient="records", double_precision=15))
+    text = table.reset_index().to_json(orient="records", double_precision=15)
+    return json.loads(str(text))
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,9 @@ Sequence = Annotated[
 Variable = Annotated[str | None, typer.Option(help="Which array, of a file that holds several.")]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="File to write, .csv, .tsv, .parquet or .json; else CSV is printed."),
+    typer.Option(
+        "--out", "-o", help="File to write, .csv, .tsv, .parquet or .json; else CSV is printed."
+    ),
 ]
 NumDraws = Annotated[int, typer.Option("--draws", min=1, help="Draws to average over.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]

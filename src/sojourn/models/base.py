@@ -331,8 +331,7 @@ class Model(abc.ABC):
         if self.units is None:
             return self, series
         location, scale = (np.asarray(value) for value in self.units)
-        values = (series.values - location) / scale
-        return self.unitless(), dataclasses.replace(series, values=values)
+        return self.unitless(), series.in_units(location, scale)
 
     def check_params(self, params: Params) -> dict[str, Array]:
         """Check names, shapes, finiteness and constraints; returns arrays of floats."""

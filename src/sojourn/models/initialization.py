@@ -86,21 +86,28 @@ def _sample_rows(
     """Return complete rows with their lags, and which follow their predecessor."""
     p = model.num_lags
     lengths = np.asarray(series.lengths) - p
-    offset = np.concatenate([[0], np.cumsum(series.lengths)[:-1]])
-    starts = [
-        offset[i] + p + np.arange(0, n, _STRETCH)[:, None] + np.arange(_STRETCH)
-        for i, n in enumerate(lengths)
-    ]
-    stretches = [
-        s[s < offset[i] + series.lengths[i]] for i, block in enumerate(starts) for s in block
-    ]
-    if sum(map(len, stretches)) > _ROWS:
-        chosen = rng.permutation(len(stretches))[: _ROWS // _STRETCH]
-        stretches = [stretches[i] for i in np.sort(chosen)]
-    index = np.concatenate(stretches)
-    rows = np.concatenate([series.values[index - lag] for lag in range(p + 1)], axis=1)
+    begin = np.cumsum(series.lengths) - lengths
+    starts = np.concatenate(
+        [b + np.arange(0, n, _STRETCH) for b, n in zip(begin, lengths, strict=True)]
+    )
+    stops = np.concatenate(
+        [
+            np.minimum(b + np.arange(0, n, _STRETCH) + _STRETCH, b + n)
+            for b, n in zip(begin, lengths, strict=True)
+        ]
+    )
+    if lengths.sum() > _ROWS:
+        chosen = np.sort(rng.permutation(len(starts))[: _ROWS // _STRETCH])
+        starts, stops = starts[chosen], stops[chosen]
+    stretches = []
+    for start, stop in zip(starts, stops, strict=True):
+        part = series.rows(start - p, stop)
+        stretches.append(
+            np.concatenate([part[p - lag : len(part) - lag] for lag in range(p + 1)], axis=1)
+        )
+    rows = np.concatenate(stretches)
     complete = ~np.isnan(rows).any(1)
-    first = np.zeros(len(index), bool)
+    first = np.zeros(len(rows), bool)
     first[np.cumsum([0] + [len(s) for s in stretches[:-1]])] = True
     kept = np.flatnonzero(complete)
     follows = np.zeros(len(kept), bool)

@@ -457,11 +457,7 @@ class SLDS(Model):
         # The emission of a linear model without regimes; its R is left to the prior, as in the paper.
         found = self.linear.initial_coords(series, "subspace", seed)
         if self._begins_with_identity() and series.missing == "none":
-            x = dataclasses.replace(
-                series,
-                values=np.ascontiguousarray(series.values[:, : self.state_dim]),
-                columns=series.columns[: self.state_dim],
-            )
+            x = series.select(series.columns[: self.state_dim])
         else:
             x = _smoothed(self.linear, found, series)
         matrix = {"C": found["C"]} if "C" in found else {}
@@ -515,7 +511,7 @@ def _smoothed(model: LGSSM, coords: Coords, series: Series) -> Series:
     offset = np.concatenate([[0], np.cumsum(series.lengths)])
     kept = [min(rows, length) for length in series.lengths]
     for w, length in enumerate(kept):
-        y[:length, :, w] = series.values[offset[w] : offset[w] + length]
+        y[:length, :, w] = series.rows(int(offset[w]), int(offset[w]) + length)
     batch = Batch(jnp.asarray(y), jnp.ones((rows, W)), jnp.ones(W, bool))
     missing: Missing = "none" if series.missing == "none" and min(kept) == rows else "entries"
     nowhere = Seam(jnp.zeros(W, int), jnp.zeros(W, int))

@@ -71,10 +71,12 @@ def _autocovariances(series: Series, num: int) -> list[np.ndarray]:
     """Return Γ_0, …, Γ_num, missing entries left out."""
     totals = np.zeros((num + 1, series.dim, series.dim))
     counts = np.zeros_like(totals)
-    budget = _ROWS
-    for rows in series.split():
-        part = rows[: max(budget, 0)]
-        budget -= len(part)
+    budget, start = _ROWS, 0
+    for length in series.lengths:
+        part = series.rows(start, start + min(length, budget))
+        start, budget = start + length, budget - len(part)
+        if len(part) == 0:
+            break
         seen = ~np.isnan(part)
         filled = np.where(seen, part, 0.0)
         for h in range(min(num + 1, len(part))):

@@ -1,6 +1,7 @@
-"""Series of rows, and windows drawn from them."""
+"""Series of rows, in memory or elsewhere, and windows drawn from them."""
 
-from sojourn.series.series import Series, as_series
+from sojourn.series.opening import as_series, open_series, reopen
+from sojourn.series.series import Series
 from sojourn.series.windows import Drawn, Layout, Windows, draw, gather, layout, tile
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "draw",
     "gather",
     "layout",
+    "open_series",
+    "reopen",
     "tile",
 ]

@@ -1,7 +1,10 @@
-"""One or several series of rows, validated once at the edge."""
+"""One or several series of rows, in memory or read when needed."""
 
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,49 +12,63 @@ from jax import Array
 
 from sojourn._validation import shown
 from sojourn.batch import Missing
+from sojourn.series.sources import ArraySource, Mapped, Pieces, Source, scaled
 
 # Rows looked at to find the location and scale of the columns.
 _SCALE_ROWS = 100_000
+
+# Rows that a fingerprint is made from.
+_FINGERPRINT_ROWS = 64
+
+# Bytes, in double precision, up to which rows that are read from elsewhere are kept in memory for work.
+RESIDENT_BYTES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
     """Independent series of the same columns, stored one after the other.
 
-    The constructor checks what costs no pass over the values; `as_series` checks these too.
+    The constructor checks what costs no pass over the values; `as_series` and `open_series` check these
+    too.
 
     Attributes:
-        values: Rows of all series, shape (N, D), missing entries NaN.
+        values: Rows of all series, shape (N, D), missing entries NaN; or the source that they are read
+            from.
         lengths: Number of rows of each series.
         columns: Names of the columns.
         missing: "none", "rows" if rows are either complete or wholly missing, "entries" otherwise.
+        units: Location and scale that were taken out of each column, for `restore`.
+        opened: What `open_series` was asked for, None if the data were in memory.
     """
 
-    values: np.ndarray
+    values: np.ndarray | Source
     lengths: tuple[int, ...]
     columns: tuple[str, ...]
     missing: Missing
+    units: tuple[np.ndarray, np.ndarray] | None = None
+    opened: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         values = self.values
-        if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype != np.float64:
+        if not isinstance(values, Source) and (
+            not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype != np.float64
+        ):
             raise TypeError(
                 "values must be a float64 array of shape (N, D); as_series(data) makes a Series "
                 "of anything else"
             )
-        _check_tuple("lengths", self.lengths, int)
-        _check_tuple("columns", self.columns, str)
-        if min(self.lengths, default=0) < 1 or sum(self.lengths) != len(values):
+        check_tuple("lengths", self.lengths, int)
+        check_tuple("columns", self.columns, str)
+        if min(self.lengths, default=0) < 1 or sum(self.lengths) != self.num_rows:
             raise ValueError(
-                f"lengths must be positive and sum to the {len(values)} rows of values; got "
+                f"lengths must be positive and sum to the {self.num_rows} rows of values; got "
                 f"{shown(self.lengths)}"
             )
-        if len(self.columns) != values.shape[1]:
+        if len(self.columns) != self.dim:
             raise ValueError(
-                f"columns must name the {values.shape[1]} columns of values; got "
-                f"{shown(self.columns)}"
+                f"columns must name the {self.dim} columns of values; got {shown(self.columns)}"
             )
-        _check_unique(self.columns)
+        check_unique(self.columns)
         if self.missing not in get_args(Missing):
             raise ValueError(
                 f"missing must be 'none', 'rows' or 'entries'; got {shown(self.missing)}"
@@ -59,19 +76,139 @@ class Series:
 
     @property
     def num_rows(self) -> int:
-        return self.values.shape[0]
+        return self.values.num_rows if isinstance(self.values, Source) else len(self.values)
 
     @property
     def dim(self) -> int:
-        return self.values.shape[1]
+        values = self.values
+        return len(values.columns) if isinstance(values, Source) else values.shape[1]
+
+    @property
+    def streams(self) -> bool:
+        """Whether rows are read as they are needed, being too many to keep in memory."""
+        size = 8 * self.num_rows * self.dim
+        return isinstance(self.values, Source) and size > RESIDENT_BYTES
+
+    @property
+    def source(self) -> Source:
+        """The rows as a source, in memory or not."""
+        if isinstance(self.values, Source):
+            return self.values
+        return ArraySource(self.values, self.columns)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return rows `start` to `stop` among those of all series."""
+        if isinstance(self.values, Source):
+            return self.values.rows(start, stop)
+        return self.values[start:stop]
+
+    def windows(self, origin: np.ndarray, length: int) -> np.ndarray:
+        """Return the `length` rows from each origin on, (W, length, D); any numbers behind a series."""
+        return self.source.windows(np.asarray(origin), length)
 
     def split(self) -> list[np.ndarray]:
-        """Return the rows of each series."""
-        return np.split(self.values, np.cumsum(self.lengths)[:-1])
+        """Return the rows of each series, in memory."""
+        return np.split(self.rows(0, self.num_rows), np.cumsum(self.lengths)[:-1])
 
     def resident(self) -> Array:
         """Return all rows in memory, columns first, shape (D, N)."""
-        return jnp.asarray(np.ascontiguousarray(self.values.T))
+        return jnp.asarray(np.ascontiguousarray(self.rows(0, self.num_rows).T))
+
+    def select(self, columns: Sequence[str]) -> "Series":
+        """Return these columns, in this order."""
+        check_known("column", columns, self.columns)
+        if tuple(columns) == self.columns:
+            return self
+        pick = tuple(self.columns.index(name) for name in columns)
+        values: Any = self.values
+        if isinstance(values, Source):
+            values = Mapped(values, pick)
+        else:
+            values = np.ascontiguousarray(values[:, list(pick)])
+        units = self.units and (self.units[0][list(pick)], self.units[1][list(pick)])
+        return replace(
+            self,
+            values=values,
+            columns=tuple(columns),
+            units=units,
+            opened=_also(self.opened, select=list(columns)),
+        )
+
+    def in_units(self, location: np.ndarray, scale: np.ndarray) -> "Series":
+        """Return (y − location) / scale for work: in memory unless the rows are too many."""
+        values: Any = self.values
+        if self.streams:
+            return replace(self, values=Mapped(values, units=(location, scale)))
+        return replace(self, values=scaled(self.rows(0, self.num_rows), location, scale))
+
+    def restore(self, values: np.ndarray) -> np.ndarray:
+        """Return values (…, D) in the units of the data, where `standardize` was asked for."""
+        return values if self.units is None else values * self.units[1] + self.units[0]
+
+    def train_test(
+        self, fraction: float, by: Literal["time", "series"] = "time"
+    ) -> tuple["Series", "Series"]:
+        """Return the first rows of each series and the others, or the first series and the others.
+
+        Args:
+            fraction: Share of rows, or of series, that go into the first part.
+            by: "time" cuts each series, "series" the list of series.
+        """
+        if by not in ("time", "series"):
+            raise ValueError(f"by must be 'time' or 'series'; got {shown(by)}")
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction must lie between 0 and 1; got {shown(fraction)}")
+        first, second = self._part(fraction, by, 0), self._part(fraction, by, 1)
+        return first, second
+
+    def _part(self, fraction: float, by: str, which: int) -> "Series":
+        lengths = np.asarray(self.lengths)
+        starts = np.cumsum(lengths) - lengths
+        if by == "time":
+            cut = np.round(fraction * lengths).astype(np.int64)
+            if min(cut.min(), (lengths - cut).min()) < 2:
+                raise ValueError(
+                    f"fraction={fraction} leaves fewer than two rows of a series of "
+                    f"{lengths.min()}; choose another, or by='series'"
+                )
+            starts, lengths = (starts, cut) if which == 0 else (starts + cut, lengths - cut)
+        else:
+            count = round(fraction * len(lengths))
+            if not 0 < count < len(lengths):
+                raise ValueError(
+                    f"fraction={fraction} of {len(lengths)} series leaves none on one side; "
+                    "choose another, or by='time'"
+                )
+            part = slice(count) if which == 0 else slice(count, None)
+            starts, lengths = starts[part], lengths[part]
+        pieces = Pieces(self.source, starts, lengths)
+        values = pieces if isinstance(self.values, Source) else pieces.rows(0, pieces.num_rows)
+        return replace(
+            self,
+            values=values,
+            lengths=tuple(map(int, lengths)),
+            opened=_also(self.opened, part=[fraction, by, which]),
+        )
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return what `reopen` needs to open this series again, None if it was in memory."""
+        return None if self.opened is None else {**self.opened}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A short text that other data are unlikely to have.
+
+        Made of names, lengths and a sample of rows in double precision, so that data have the same one
+        in memory, in a file, and in a file of another format.
+        """
+        digest = hashlib.sha256(repr((self.columns, self.lengths)).encode())
+        count = min(_FINGERPRINT_ROWS, self.num_rows)
+        picked = np.unique(np.linspace(0, self.num_rows - 1, count).astype(np.int64))
+        rows = self.windows(picked, 1)
+        # One bit pattern for every NaN, one for both zeros.
+        rows = np.where(np.isnan(rows), np.nan, rows + 0.0)
+        digest.update(np.ascontiguousarray(rows, dtype="<f8").tobytes())
+        return digest.hexdigest()[:16]
 
     def location_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a robust location and scale of each column, from a sample of rows.
@@ -79,10 +216,13 @@ class Series:
         The median and the interquartile range over that of a standard normal; the standard
         deviation where that range is less than a twentieth of it, as when most values are equal.
         """
-        step = max(1, self.num_rows // _SCALE_ROWS)
-        rows = self.values[::step]
+        return self._location_scale
+
+    @functools.cached_property
+    def _location_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._every(max(1, self.num_rows // _SCALE_ROWS))
         if np.any(np.isfinite(rows).sum(0) < 2):
-            rows = self.values
+            rows = self.rows(0, self.num_rows)
         low, location, high = np.nanquantile(rows, [0.25, 0.5, 0.75], axis=0)
         scale = (high - low) / 1.3489795  # 2 Φ⁻¹(3/4)
         # The deviation of equal values may be a rounding above zero.
@@ -92,204 +232,117 @@ class Series:
         scale = np.where(scale > 0.05 * deviation, scale, deviation)
         if np.all(scale > 0):
             return location, scale
-        constant = np.nanmin(self.values, axis=0) == np.nanmax(self.values, axis=0)
-        if np.any(constant):
-            name = self.columns[int(np.argmax(constant))]
+        overview = scan(self)
+        if np.any(overview.constant):
+            name = self.columns[int(np.argmax(overview.constant))]
             raise ValueError(f"column {name!r} is constant; drop it or add what makes it vary")
-        return location, np.where(scale == 0, np.nanstd(self.values, axis=0), scale)
+        return location, np.where(scale == 0, overview.deviation, scale)
+
+    def _every(self, step: int) -> np.ndarray:
+        """Return every `step`-th row."""
+        if not isinstance(self.values, Source):
+            return self.values[::step]
+        parts = [rows[-start % step :: step].copy() for start, rows in self.values.blocks()]
+        return np.concatenate(parts)
 
 
-def as_series(data: Any, dim: int | None = None, columns: tuple[str, ...] | None = None) -> Series:
-    """Turn what users have into a `Series`.
+class Overview(NamedTuple):
+    """What one pass over a series tells of each column: moments, and which values are missing."""
 
-    Args:
-        data: An array (T,) or (T, D), one series; an array (N, T, D) or a list of (T_i, D) arrays,
-            several; a pandas DataFrame or Series, an xarray DataArray, or a `Series`.
-        dim: Number of columns that the model expects.
-        columns: Names of the columns, in the order that is expected. Data with names are matched by
-            them; data without, and data for names that nobody chose (y0, y1, …), by position.
+    mean: np.ndarray
+    deviation: np.ndarray
+    constant: np.ndarray
+    missing: Missing
+
+
+def scan(series: Series) -> Overview:
+    """Pass over all rows once, in bounded memory.
 
     Raises:
-        TypeError: The values are not real numbers.
-        ValueError: There are too few rows, the wrong number of columns or wrong names, infinities,
-            or a column without a single value.
+        ValueError: There is an infinite value, or a column without any.
     """
-    if isinstance(data, Series):
-        if columns is not None and data.columns != _default_names(data.dim):
-            values, names = _match(data.values, data.columns, columns)
-            data = replace(data, values=values, columns=names)
-        _check_dim(data, dim)
-        return data
-    if isinstance(data, list | tuple) and any(
-        isinstance(x, list | tuple) or np.ndim(x) for x in data
-    ):
-        unframed = [_unframe(x, columns) for x in data]
-        found = list(dict.fromkeys(own for _, own in unframed if own is not None))
-        if len(found) > 1:
-            raise ValueError(f"all series must have the same columns; got {found[0]}, {found[1]}")
-        names = found[0] if found else None
-        arrays = [_as_float(x) for x, _ in unframed]
-        if all(x.ndim == 1 for x in arrays) and dim not in (None, 1):
-            raise ValueError(
-                "a list of one-dimensional arrays is several series of one column; this model "
-                f"has emission_dim={dim}: pass a list of (T_i, {dim}) arrays, or one array"
-            )
-        parts = [_as_rows(x) for x in arrays]
-    else:
-        data, names = _unframe(data, columns)
-        values = _as_float(data)
-        parts = [_as_rows(x) for x in values] if values.ndim == 3 else [_as_rows(values)]
-    return _assemble(parts, names, dim)
+    low, high = np.full(series.dim, np.inf), np.full(series.dim, -np.inf)
+    count, mean, squares = np.zeros((3, series.dim))
+    whole = partial = False
+    for first, rows in series.source.blocks():
+        y = rows.T.copy()  # long rows are reduced much faster than short ones
+        seen = np.full(series.dim, y.shape[1])
+        total = y.sum(1)
+        if not np.isfinite(total).all():
+            _check_infinite(series, rows, first)
+            missing = np.isnan(y)
+            gone = missing.all(0)
+            whole |= bool(gone.any())
+            partial |= not np.array_equal(gone, missing.any(0))
+            seen -= missing.sum(1)
+            total = np.where(missing, 0.0, y).sum(1)
+        low, high = np.fmin(low, np.fmin.reduce(y, 1)), np.fmax(high, np.fmax.reduce(y, 1))
+        center = total / np.maximum(seen, 1)
+        total = np.maximum(count + seen, 1)
+        y -= center[:, None]
+        squares += np.nansum(np.square(y, out=y), axis=1)
+        squares += np.square(center - mean) * count * seen / total
+        mean += (center - mean) * seen / total
+        count += seen
+    if not count.all():
+        name = series.columns[int(np.argmin(count))]
+        raise ValueError(f"column {name!r} is all NaN; drop it")
+    kind: Missing = "entries" if partial else "rows" if whole else "none"
+    return Overview(mean, np.sqrt(squares / count), low == high, kind)
 
 
-def _assemble(parts: list[np.ndarray], columns: tuple[str, ...] | None, dim: int | None) -> Series:
-    if len(parts) == 0:
-        raise ValueError("data is empty; expected at least two rows")
-    widths = {part.shape[1] for part in parts}
-    if len(widths) > 1:
-        raise ValueError(f"all series must have the same columns; got widths {sorted(widths)}")
-    for i, part in enumerate(parts):
-        if len(part) < 2:
-            which = f"series {i}" if len(parts) > 1 else "data"
-            rows = "one row" if len(part) else "no rows"
-            raise ValueError(f"{which} has {rows}; expected at least two")
-    values = np.ascontiguousarray(np.concatenate(parts)) if len(parts) > 1 else parts[0]
-    if columns is None:
-        columns = _default_names(values.shape[1])
-    infinite = np.isinf(values)
-    if infinite.any():
-        row, column = np.argwhere(infinite)[0]
-        ends = np.cumsum([len(part) for part in parts])
-        which = int(np.searchsorted(ends, row, side="right"))
-        source = f"series {which}" if len(parts) > 1 else "data"
-        row -= ends[which] - len(parts[which])
-        raise ValueError(
-            f"{source} has an infinite value in row {row}, column {columns[column]!r}; "
-            "replace it by NaN to treat it as missing"
-        )
-    missing = np.isnan(values)
-    kind: Missing = "none"
-    if missing.any():
-        empty = missing.all(0)
-        if empty.any():
-            raise ValueError(f"column {columns[int(np.argmax(empty))]!r} is all NaN; drop it")
-        whole = missing.all(1)
-        kind = "rows" if np.array_equal(whole, missing.any(1)) else "entries"
-    series = Series(values, tuple(len(part) for part in parts), columns, kind)
-    _check_dim(series, dim)
-    return series
+def _check_infinite(series: Series, rows: np.ndarray, first: int) -> None:
+    infinite = np.argwhere(np.isinf(rows))
+    if len(infinite) == 0:
+        return
+    row, column = infinite[0] + [first, 0]
+    ends = np.cumsum(series.lengths)
+    which = int(np.searchsorted(ends, row, side="right"))
+    where = f"series {which}" if len(ends) > 1 else "data"
+    row -= ends[which] - series.lengths[which]
+    raise ValueError(
+        f"{where} has an infinite value in row {row}, column {series.columns[column]!r}; "
+        "replace it by NaN to treat it as missing"
+    )
 
 
-def _check_dim(series: Series, dim: int | None) -> None:
-    if dim is not None and series.dim != dim:
-        raise ValueError(
-            f"data has {series.dim} column{'s' * (series.dim != 1)}; the model expects "
-            f"emission_dim={dim}"
-        )
-
-
-def _default_names(dim: int) -> tuple[str, ...]:
+def default_names(dim: int) -> tuple[str, ...]:
     """Return the names of columns that came without."""
     return tuple(f"y{d}" for d in range(dim))
 
 
-def _check_tuple(name: str, value: Any, kind: type) -> None:
+def check_tuple(name: str, value: Any, kind: type) -> None:
+    """Raise unless `value` is a tuple of this kind."""
     if not isinstance(value, tuple) or not all(isinstance(v, kind) for v in value):
         raise TypeError(f"{name} must be a tuple of {kind.__name__}; got {shown(value)}")
 
 
-def _check_unique(columns: tuple[str, ...]) -> None:
+def check_unique(columns: Sequence[str]) -> None:
+    """Raise if two columns have one name."""
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise ValueError(f"column names must differ; got {', '.join(map(repr, twice))} twice")
 
 
-def _match(
-    values: np.ndarray, names: tuple[str, ...], expected: tuple[str, ...]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return values and names in the expected order."""
-    if names == expected:
-        return values, names
-    unknown = [name for name in names if name not in expected]
-    absent = [name for name in expected if name not in names]
-    if not unknown and not absent:
-        return np.ascontiguousarray(values[:, [names.index(name) for name in expected]]), expected
-    if expected == _default_names(len(expected)):
-        return values, names
-    raise ValueError(
-        "the columns of the data are not those of the fit: "
-        + "; ".join(
-            f"{what} {', '.join(map(repr, which))}"
-            for what, which in (("unknown", unknown), ("missing", absent))
-            if which
-        )
-        + "; rename or select them, or pass an array to match them by position"
-    )
+def check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise if a name is not among the known ones; says which are near."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no {what} {name!r}; {suggestion(name, known)}")
 
 
-def _unframe(data: Any, expected: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...] | None]:
-    """Return the values of a data frame and the names of its columns; other data as they are."""
-    if not (hasattr(data, "columns") and hasattr(data, "to_numpy")):
-        return data, None
-    columns = tuple(str(c) for c in data.columns)
-    _check_unique(columns)
-    for name, dtype in zip(columns, data.dtypes, strict=True):
-        kind = getattr(dtype, "kind", "O")
-        if kind not in "iufb":
-            raise TypeError(
-                f"column {name!r} has type {dtype}; expected numbers: convert it or drop it"
-            )
-    values = data.to_numpy(dtype=np.float64, na_value=np.nan)
-    return (values, columns) if expected is None else _match(values, columns, expected)
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Return words that name what is near to a name, or what there is."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"there are {shown(list(known))}"
 
 
-def _as_rows(values: np.ndarray) -> np.ndarray:
-    if values.ndim == 1:
-        values = values[:, None]
-    if values.ndim != 2:
-        raise ValueError(
-            f"a series must have shape (T,) or (T, D); got {values.ndim} dimensions {values.shape}"
-        )
-    if values.shape[1] == 0:
-        raise ValueError("data has no columns")
-    return values
-
-
-def _as_float(values: Any) -> np.ndarray:
-    if isinstance(values, str | bytes):
-        raise TypeError(f"expected numbers, got the text {values!r}; read the file first")
-    if isinstance(values, dict):
-        raise TypeError("expected an array of numbers, got a dict; pass its values as columns")
-    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "iufb":
-        values = np.ma.filled(values.astype(np.float64), np.nan)
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            "rows of a series have unequal lengths; pass a list of (T_i, D) arrays, with NaN where "
-            "a value is missing"
-        ) from None
-    if array.dtype == object:
-        if array.ndim == 0:
-            raise TypeError(f"expected an array of numbers; got {type(values).__name__}")
-        try:
-            numbers = [_number(v) for v in array.flat]
-        except (TypeError, ValueError, OverflowError):
-            raise TypeError(
-                "data holds objects that are not numbers; expected an array of numbers, or a list "
-                "of arrays for several series"
-            ) from None
-        array = np.asarray(numbers, dtype=np.float64).reshape(array.shape)
-    if array.dtype.kind not in "iufb":
-        raise TypeError(
-            f"data has type {array.dtype}; expected real numbers: convert it or leave it out"
-        )
-    return np.ascontiguousarray(array, dtype=np.float64)
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return np.nan
-    if isinstance(value, str | bytes | complex):
-        raise TypeError
-    return float(value)
+def _also(opened: Mapping[str, Any] | None, **what: Any) -> dict[str, Any] | None:
+    """Return a description with one more thing done after opening."""
+    if opened is None:
+        return None
+    return {**opened, "then": [*opened.get("then", []), what]}

@@ -209,6 +209,30 @@ def gather(
     steps = jnp.arange(rows + num_lags)[:, None]
     index = jnp.minimum(drawn.origin + steps, total - 1) if pad else drawn.origin + steps
     y = jnp.stack([column[index] for column in values], axis=1)
+    return weigh(y, drawn, num_lags=num_lags, windows=windows, pad=pad)
+
+
+def read(series: Series, origin: np.ndarray, rows: int) -> np.ndarray:
+    """Read `rows` rows from each origin (..., W) on: the rows of `gather`, shape (..., rows, D, W)."""
+    found = series.windows(origin.ravel(), rows)
+    found = found.reshape(*origin.shape, rows, series.dim)
+    return np.ascontiguousarray(np.moveaxis(found, -3, -1))
+
+
+def weigh(y: Array, drawn: Drawn, *, num_lags: int, windows: Windows | None, pad: bool) -> Batch:
+    """Return windows with the weights of their rows; arguments as in `gather`.
+
+    Args:
+        y: Rows of the windows, shape (L + p, D, W).
+        drawn: The windows.
+        num_lags: Rows p of context before each window.
+        windows: How they were drawn; None for a tiling.
+        pad: Whether some series are shorter than a window; rows behind these are then made missing.
+    """
+    # What is computed from rows must not depend, in its last bit, on where they came from.
+    y = jax.lax.optimization_barrier(y)
+    rows = y.shape[0] - num_lags
+    steps = jnp.arange(rows + num_lags)[:, None]
     time = drawn.shift + jnp.arange(rows)[:, None]
     if pad:
         inside = drawn.shift + steps < drawn.length + num_lags

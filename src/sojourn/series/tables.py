@@ -1,0 +1,326 @@
+"""Files of named columns: Parquet, read by row groups, and CSV, converted once.
+
+A CSV file has no random access. Small ones are read into memory; larger ones are written, block by
+block, to an .npy file beside them that is used from then on, until the CSV file changes.
+"""
+
+import csv
+import hashlib
+import json
+import os
+import re
+import tempfile
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+
+from sojourn.series.convert import run_lengths
+from sojourn.series.formats import Names, Place, need, readable
+from sojourn.series.series import check_known, check_unique, default_names
+from sojourn.series.sources import ArraySource, Source, overlapping
+
+# Bytes of decoded row groups that are kept.
+_CACHE_BYTES = 2**27
+
+# Bytes up to which a CSV file is read into memory.
+_SMALL_CSV = 2**24
+
+
+class Table(NamedTuple):
+    """Columns of values, and the lengths of the series in them."""
+
+    source: Source
+    lengths: tuple[int, ...]
+
+
+def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
+    """Open a file, or the files of a directory in the order of their names.
+
+    In a directory, `sequence` may be the key of parts named key=value.
+    """
+    paths = _parquet_files(place)
+    with readable(place, "Parquet"):
+        files = [pyarrow.parquet.ParquetFile(_source_of(place, path)) for path in paths]
+    schema = files[0].schema_arrow
+    for path, file in zip(paths, files, strict=True):
+        if file.schema_arrow.names != schema.names:
+            raise ValueError(
+                f"{path} has the columns {file.schema_arrow.names}, {paths[0]} has {schema.names}; "
+                "all files must have the same"
+            )
+    check_unique(schema.names)
+    keys = [dict(re.findall(r"([^/\\=]+)=([^/\\]+)[/\\]", path)) for path in paths]
+    by_part = sequence is not None and all(sequence in key for key in keys)
+    if sequence is not None and not by_part:
+        check_known("column", [sequence], schema.names)
+    chosen = [n for n in schema.names if n != sequence] if columns is None else list(columns)
+    check_known("column", chosen, schema.names)
+    for name in chosen:
+        _check_type(place, name, schema.field(name).type)
+    if not chosen:
+        raise ValueError(f"{place.text} has no columns of values")
+    source = _Parquet(place, files, chosen)
+    if sequence is None:
+        return Table(source, (source.num_rows,))
+    if by_part:
+        ids: Iterator[Any] = (
+            np.full(file.metadata.num_rows, key[sequence])
+            for file, key in zip(files, keys, strict=True)
+        )
+    else:
+        ids = (
+            batch.column(0).to_numpy(zero_copy_only=False)
+            for file in files
+            for batch in file.iter_batches(columns=[sequence])
+        )
+    with readable(place, "Parquet"):
+        blocks = [block for block in ids if len(block)]
+    return Table(source, run_lengths(blocks, sequence))
+
+
+class _Parquet(Source):
+    """Row groups of Parquet files; the ones read last are kept, decoded."""
+
+    def __init__(self, place: Place, files: list[Any], columns: list[str]) -> None:
+        self._place, self._files, self.columns = place, files, tuple(columns)
+        self._groups = [(f, g) for f in range(len(files)) for g in range(files[f].num_row_groups)]
+        sizes = [files[f].metadata.row_group(g).num_rows for f, g in self._groups]
+        self._sizes, self._ends = sizes, np.cumsum(sizes)
+        self.num_rows, self.chunk = sum(sizes), max([1, *sizes])
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        found = []
+        with self._lock, readable(self._place, "Parquet"):
+            for i in overlapping(self._ends, start, stop):
+                before = int(self._ends[i]) - self._sizes[i]
+                found.append(self._group(i)[max(start - before, 0) : max(stop - before, 0)])
+        return np.concatenate(found)
+
+    def _group(self, i: int) -> np.ndarray:
+        if i not in self._kept:
+            file, group = self._groups[i]
+            table = self._files[file].read_row_group(group, columns=list(self.columns))
+            self._kept[i] = _to_rows(table, self.columns)
+            limit = max(1, _CACHE_BYTES // max(self._kept[i].nbytes, 1))
+            while len(self._kept) > limit:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(i)
+        return self._kept[i]
+
+
+def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
+    """Open text with a column separator; the first line names the columns unless it holds numbers."""
+    names, separator, has_header = _header(place)
+    check_unique(names)
+    if sequence is not None:
+        check_known("column", [sequence], names)
+    chosen = [n for n in names if n != sequence] if columns is None else list(columns)
+    check_known("column", chosen, names)
+    parts = _csv_blocks(place, names, separator, has_header, chosen, sequence)
+    if place.is_local and place.path.stat().st_size <= _SMALL_CSV:
+        blocks, ids = zip(*parts, strict=True)
+        source = ArraySource(np.concatenate(blocks), tuple(chosen))
+        return Table(source, _lengths(source, ids, sequence))
+    cache = _cache_of(place, [*chosen, sequence or ""])
+    note = cache.with_suffix(".json")
+    stamp = _stamp(place)
+    with_note = json.loads(note.read_text()) if note.exists() and cache.exists() else {}
+    if with_note.get("stamp") != stamp:
+        names_of_series: list[Any] = []
+        write_npy(cache, _collect(parts, names_of_series), len(chosen))
+        source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
+        with_note = {"stamp": stamp, "lengths": _lengths(source, names_of_series, sequence)}
+        _replace(note, lambda path: path.write_text(json.dumps(with_note)))
+        warnings.warn(f"{place.text} was converted once to {cache}", UserWarning, stacklevel=4)
+    source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
+    return Table(source, tuple(with_note["lengths"]))
+
+
+def write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
+    """Write blocks of rows (n, D) to one .npy file of doubles; it appears when it is complete."""
+    _replace(path, lambda temporary: _write_npy(temporary, blocks, dim))
+
+
+def _write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
+    with path.open("wb") as file:
+        count = 0
+        # Headers have room for any number of rows: the first is overwritten when it is known.
+        _write_header(file, (0, dim))
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype="<f8").tobytes())
+            count += len(block)
+        file.seek(0)
+        _write_header(file, (count, dim))
+
+
+def _write_header(file: Any, shape: tuple[int, int]) -> None:
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write a file under another name, then give it its own."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        write(Path(temporary))
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _parquet_files(place: Place) -> list[str]:
+    if place.is_local:
+        if not place.path.is_dir():
+            return [str(place.path)]
+        found = [str(path) for path in sorted(place.path.rglob("*.parquet"))]
+    else:
+        filesystem, path = need("fsspec", "remote").core.url_to_fs(place.text)
+        if not filesystem.isdir(path):
+            return [path]
+        found = sorted(name for name in filesystem.find(path) if name.endswith(".parquet"))
+    if not found:
+        raise ValueError(f"{place.text} holds no .parquet files")
+    return found
+
+
+def _source_of(place: Place, path: str) -> Any:
+    if place.is_local:
+        return path
+    return need("fsspec", "remote").core.url_to_fs(place.text)[0].open(path, "rb")
+
+
+def _check_type(place: Place, name: str, kind: Any) -> None:
+    types = pyarrow.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return
+    if types.is_decimal(kind) or types.is_null(kind):
+        return
+    what = "dates, which are no values" if types.is_temporal(kind) else f"{kind}, not numbers"
+    raise TypeError(f"{place.text}: column {name!r} holds {what}; choose others with columns=")
+
+
+def _to_rows(table: Any, columns: Sequence[str]) -> np.ndarray:
+    as_floats = [table.column(name).cast(pyarrow.float64()) for name in columns]
+    return np.column_stack([np.asarray(c.to_numpy(), np.float64) for c in as_floats])
+
+
+def _header(place: Place) -> tuple[list[str], str, bool]:
+    """Return the names of the columns, what separates them, and whether the first line names them."""
+    with place.open() as file:
+        line = file.readline(2**20)
+    if not line.strip():
+        raise ValueError(f"{place.text} is empty; expected a line of names and rows of numbers")
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{place.text} cannot be read as CSV: it is not text in UTF-8") from None
+    separator = "\t" if place.suffix == ".tsv" else max(",;\t", key=text.count)
+    fields = [field.strip() for field in next(csv.reader([text], delimiter=separator))]
+    if all(_is_number(field) for field in fields):
+        return list(default_names(len(fields))), separator, False
+    return fields, separator, True
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def _csv_blocks(
+    place: Place,
+    names: list[str],
+    separator: str,
+    has_header: bool,
+    chosen: list[str],
+    sequence: str | None,
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Read values and names of series block by block."""
+    types: dict[str, Any] = {name: pyarrow.float64() for name in chosen}
+    if sequence is not None:
+        types[sequence] = pyarrow.string()
+    with place.open() as file:
+        try:
+            reader = pyarrow.csv.open_csv(
+                file,
+                # One thread: messages then know the number of a row.
+                pyarrow.csv.ReadOptions(
+                    use_threads=False, column_names=names, skip_rows=int(has_header)
+                ),
+                pyarrow.csv.ParseOptions(delimiter=separator),
+                pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types)),
+            )
+            empty = True
+            for batch in reader:
+                empty = False
+                ids = None if sequence is None else np.asarray(batch.column(sequence))
+                yield _to_rows(pyarrow.table(batch), chosen), ids
+        except pyarrow.ArrowInvalid as error:
+            raise _explained(place, names, str(error)) from None
+    if empty:
+        raise ValueError(f"{place.text} has no rows; expected at least two")
+
+
+def _explained(place: Place, names: list[str], text: str) -> Exception:
+    """Return what is wrong with a CSV file, in words of rows and columns."""
+    line = re.search(r"Row #(\d+)", text)
+    where = f" in line {line[1]}" if line else ""
+    ragged = re.search(r"Expected (\d+) columns, got (\d+)", text)
+    if ragged:
+        return ValueError(
+            f"{place.text} has {ragged[2]} fields{where}, others have {ragged[1]}; mend the file"
+        )
+    value = re.search(r"column #(\d+).*invalid value '(.*?)'", text)
+    if value:
+        name = names[int(value[1])]
+        kind = "a date" if re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", value[2]) else "text"
+        return TypeError(
+            f"{place.text}: column {name!r} holds {kind}, {value[2][:40]!r}{where}; expected numbers: "
+            "choose other columns with columns="
+        )
+    if "Empty CSV" in text:
+        return ValueError(f"{place.text} has no rows; expected at least two")
+    return ValueError(f"{place.text} cannot be read as CSV ({' '.join(text.split())[:120]})")
+
+
+def _collect(parts: Iterator[tuple[np.ndarray, Any]], ids: list[Any]) -> Iterator[np.ndarray]:
+    for block, names in parts:
+        ids.append(names)
+        yield block
+
+
+def _lengths(source: Source, ids: Sequence[Any], sequence: str | None) -> tuple[int, ...]:
+    return (source.num_rows,) if sequence is None else run_lengths(ids, sequence)
+
+
+def _stamp(place: Place) -> list[int | str]:
+    if place.is_local:
+        status = place.path.stat()
+        return [status.st_size, status.st_mtime_ns]
+    filesystem, path = need("fsspec", "remote").core.url_to_fs(place.text)
+    return [str(filesystem.ukey(path))]
+
+
+def _cache_of(place: Place, what: list[str]) -> Path:
+    """Return where a converted file lies: beside it, or else in the user's cache."""
+    key = hashlib.sha256(json.dumps([place.text if not place.is_local else "", *what]).encode())
+    name = f"{Path(place.text).name}.{key.hexdigest()[:8]}.npy"
+    if place.is_local and os.access(place.path.parent, os.W_OK):
+        return place.path.parent / name
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sojourn"
+    home.mkdir(parents=True, exist_ok=True)
+    return home / name
