@@ -4,7 +4,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ for module in (fitting, using, showing):
         app.command()(command)
 
 # What the parser raises; its own module differs between versions of Typer.
-_UsageError = typer.BadParameter.__mro__[2]
+_UsageError: Any = typer.BadParameter.__mro__[2]
 
 
 def _version(value: bool) -> None:
@@ -54,14 +54,14 @@ def main() -> None:
     # One line each, and no place in the library's code.
     warnings.showwarning = lambda message, *_, **__: print(f"sojourn: {message}", file=sys.stderr)
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="sojourn", standalone_mode=False))
     except (DivergenceError, WriteError, Interrupted, typer.Abort) as error:
         _fail(error, 1)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())  # type: ignore
+            print(error.format_message())
             sys.exit(2)
-        _fail(error.format_message(), 2)  # type: ignore
+        _fail(error.format_message(), 2)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         _fail(error, 2)
 

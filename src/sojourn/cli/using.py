@@ -97,7 +97,7 @@ def forecast(
 
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
+    y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]  # type: ignore
     y = y.transpose("draw", "series", "ahead", "column")
     values = y.to_numpy()
     low, high = np.quantile(values, [0.03, 0.97], axis=0)
@@ -124,7 +124,7 @@ def impute(
 
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    found = fit.impute(series, num_draws=draws)
+    found = fit.impute(series, num_draws=draws)  # type: ignore
     columns: dict[str, Any] = {name: found[name].to_numpy() for name in ("series", "t")}
     for kind, prefix in (("mean", ""), ("sd", "sd_")):
         values = found[kind].transpose("time", "column").to_numpy()
