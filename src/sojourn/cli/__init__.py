@@ -4,11 +4,12 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from sojourn.cli import fitting, showing, using
+from sojourn.sampling import DivergenceError
 from sojourn.storage import WriteError
 
 app = typer.Typer(
@@ -22,6 +23,9 @@ app = typer.Typer(
 for module in (fitting, using, showing):
     for command in module.COMMANDS:
         app.command()(command)
+
+# What the parser returns after Ctrl-C.
+_INTERRUPTED = 130
 
 # What the parser raises; its own module differs between versions of Typer.
 _UsageError: Any = typer.BadParameter.__mro__[2]
@@ -49,13 +53,11 @@ def main() -> None:
 
     Exit codes: 0 if all went well, 1 if a run failed or was stopped, 2 if it cannot be done as asked.
     """
-    from sojourn.sampling import DivergenceError, Interrupted
-
     # One line each, and no place in the library's code.
     warnings.showwarning = lambda message, *_, **__: print(f"sojourn: {message}", file=sys.stderr)
     try:
-        sys.exit(app(prog_name="sojourn", standalone_mode=False))
-    except (DivergenceError, WriteError, Interrupted, typer.Abort) as error:
+        code = app(prog_name="sojourn", standalone_mode=False)
+    except (DivergenceError, WriteError, fitting.Stopped, typer.Abort) as error:
         _fail(error, 1)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -64,9 +66,13 @@ def main() -> None:
         _fail(error.format_message(), 2)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         _fail(error, 2)
+    else:
+        if code == _INTERRUPTED:
+            _fail("stopped", 1)
+        sys.exit(code)
 
 
-def _fail(error: object, code: int) -> None:
+def _fail(error: object, code: int) -> NoReturn:
     print(f"sojourn: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(code)
 

@@ -1,6 +1,7 @@
 """`sojourn fit`, `sojourn resume`."""
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +10,8 @@ import typer
 from sojourn.cli import options
 from sojourn.cli.data import read, records, say
 from sojourn.fit import Fit
+from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run
-from sojourn.sampling import sample
 
 Data = Annotated[
     list[Path] | None, typer.Argument(help="Files of data, one series each.", show_default=False)
@@ -87,7 +88,8 @@ def fit(
         standardize=standardize,
         every=every,
     )
-    found = sample(
+    found = _drawn(
+        sample,
         _model(model, series.dim, states, state_dim, lags),
         series,
         made,
@@ -119,10 +121,22 @@ def resume(
     Example: sojourn resume run/ --samples 5000
     """
     series = read(data) if data else None
-    _show(resume_run(run, series, samples, progress=not quiet and not json), run, as_json=json)
+    found = _drawn(resume_run, run, series, samples, progress=not quiet and not json)
+    _show(found, run, as_json=json)
 
 
 COMMANDS = (fit, resume)
+
+
+class Stopped(Exception):
+    """The user stopped a run; the parser would hide an interrupt."""
+
+
+def _drawn(function: Callable[..., Fit], *args: Any, **named: Any) -> Fit:
+    try:
+        return function(*args, **named)
+    except Interrupted as interrupt:
+        raise Stopped(str(interrupt)) from None
 
 
 def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
