@@ -55,7 +55,7 @@ ALLOWED = {
     "plots": {"series", "states", "diagnostics", "fit"},
     "demo": {"align", "fit", "plots", "sampling", "synthetic"},
     "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
-    "report": {"fit", "plots", "report_figures", "series", "storage"},
+    "report": {"diagnostics", "fit", "plots", "report_figures", "series", "storage"},
     "cli": {
         *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "report", "restoring", "runs"),
         *("sampling", "series", "storage", "synthetic"),

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import sojourn as sj
+from sojourn.diagnostics import diagnose
 from sojourn.fit import make_fit
-from sojourn.report import diagnostics_in_words
 from sojourn.report_figures import prior_draws
 
 HOSTILE = ("<script>document.title='owned'</script>", r'$\frac{$" onload="x 温度')
@@ -79,15 +79,15 @@ def test_a_report_says_what_was_asked_first(report):
         "300 rows in 1 series",
         "0.33%",
         "means[1, ",
-        "Chains",
-        "effective draws of 100",
-        "Buffers leave an error of 0.4%",
         "steps from one draw to the next",
         "Posterior against prior",
         "Transitions",
         "Decoded states",
     ):
         assert said in words, said
+    fit = fake_fit(MODEL, TRUTH, pd.DataFrame(Y, columns=list(HOSTILE)))
+    for check in diagnose(fit.posterior, fit.choices):
+        assert check.say() in words
 
 
 def test_a_report_opens_in_a_browser(report):
@@ -129,15 +129,6 @@ def test_prior_draws_follow_the_prior():
     quartiles = (np.quantile(drawn["means"][:, 0], [0.25, 0.5, 0.75], axis=0) - center) / scale
     assert np.all(np.abs(quartiles[1]) < 1.5)
     assert np.all(quartiles[2] > 5)  # κ₀ = 0.01: ten scales of a row
-
-
-def test_diagnostics_tell_good_from_bad():
-    good = fake_fit(MODEL, TRUTH, Y)
-    assert not all(well for well, _ in diagnostics_in_words(good))  # few effective draws
-    apart = good.posterior.copy(deep=True)
-    apart["means"][1] += 5.0
-    bad = sj.Fit(good.model, apart, good.sample_stats, good.choices, good.columns)
-    assert "Chains disagree" in diagnostics_in_words(bad)[0][1]
 
 
 def test_a_report_that_cannot_be_written(tmp_path):

@@ -1,13 +1,24 @@
-"""Convergence of chains, in numbers."""
+"""How far a run can be trusted, in numbers and in words."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pandas
     import xarray
+
+
+# Figures that are measured before sampling.
+_MEASURED = (
+    "noise_fraction",
+    "discretisation",
+    "buffer_error",
+    "buffer_bias",
+    "start_gap",
+)
 
 
 def summarize(posterior: "xarray.Dataset", prob: float = 0.94) -> "pandas.DataFrame":
@@ -70,3 +81,106 @@ def _arviz(function: str, chains: np.ndarray) -> float:
         warnings.simplefilter("ignore", FutureWarning)
         import arviz
     return float(getattr(arviz, function)(np.asarray(chains)))
+
+
+class Check(NamedTuple):
+    """A figure, what it should stay under (or, if `least`, over), and what to say of it."""
+
+    name: str
+    value: float
+    limit: float
+    meaning: str
+    advice: str
+    least: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figure is in range; a figure that is not known is."""
+        if math.isnan(self.value):
+            return True
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+    def say(self) -> str:
+        """Return one line in plain words."""
+        if math.isnan(self.value):
+            return f"{self.meaning}: not measured"
+        line = f"{self.meaning}: {self.value:.3g}"
+        if self.ok:
+            return line
+        return f"{line}, {'below' if self.least else 'above'} {self.limit:g}; {self.advice}"
+
+
+def diagnose(posterior: "xarray.Dataset", choices: Mapping[str, Any]) -> list[Check]:
+    """Return the figures that tell how far a run can be trusted.
+
+    Args:
+        posterior: The draws.
+        choices: What was chosen and measured before sampling.
+    """
+    table = summarize(posterior)
+    own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
+    column = {name: table[name].to_numpy(dtype=float) for name in ("r_hat", "ess", "mcse", "sd")}
+    relative = float(np.max(column["mcse"] / column["sd"]))
+    largest, ess = float(np.max(column["r_hat"])), float(np.min(column["ess"]))
+    made_up_for = bool(choices.get("noise_made_up_for", False))
+    return [
+        Check(
+            "r_hat",
+            largest,
+            1.01 if ess > 1000 else 1.05,
+            "largest R-hat of a parameter",
+            "chains have not met: raise num_warmup and num_samples, or look for several modes in "
+            "fit.plot_trace()",
+        ),
+        Check(
+            "ess",
+            ess,
+            400,
+            "smallest effective number of draws",
+            "raise num_samples or thin",
+            least=True,
+        ),
+        Check(
+            "mcse",
+            relative,
+            0.05,
+            "largest Monte Carlo error of a mean, in posterior sds",
+            "raise num_samples or thin",
+        ),
+        Check(
+            "noise_fraction",
+            own["noise_fraction"],
+            0.16 if made_up_for else 0.051,
+            "variance that gradient noise adds, relative to the posterior's"
+            + " (made up for)" * made_up_for,
+            "lower step_size or raise the batch",
+        ),
+        Check(
+            "discretisation",
+            own["discretisation"],
+            0.06,
+            "variance that the step size adds, relative to the posterior's",
+            "lower step_size",
+        ),
+        Check(
+            "buffer_error",
+            own["buffer_error"],
+            0.01,
+            "error of a window's gradient from its buffer, relative to its noise",
+            "use a longer buffer",
+        ),
+        Check(
+            "buffer_bias",
+            own["buffer_bias"],
+            0.1,
+            "shift of the posterior mean from the buffer, in sds",
+            "use a longer buffer or a control variate",
+        ),
+        Check(
+            "start_gap",
+            own["start_gap"],
+            math.inf,
+            "nats by which the best start beat the worst",
+            "",
+        ),
+    ]

@@ -1,6 +1,7 @@
 """`Fit`: draws from the posterior and what follows from them."""
 
 import functools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,29 @@ class Fit:
         from sojourn.diagnostics import summarize
 
         return summarize(self.posterior, prob)
+
+    def diagnostics(self) -> "pandas.DataFrame":
+        """Return the figures that tell how far the run can be trusted, each with a line of words.
+
+        Mixing of the chains, and the errors from gradient noise, step size and buffers that were
+        measured before sampling. Warns of every figure that is out of range, and says what to do.
+        """
+        import pandas
+
+        from sojourn.diagnostics import diagnose
+
+        checks = diagnose(self.posterior, self.choices)
+        for check in checks:
+            if not check.ok:
+                warnings.warn(check.say(), UserWarning, stacklevel=2)
+        return pandas.DataFrame(
+            {
+                "value": [check.value for check in checks],
+                "ok": [check.ok for check in checks],
+                "says": [check.say() for check in checks],
+            },
+            index=pandas.Index([check.name for check in checks], name="figure"),
+        )
 
     def to_arviz(self) -> Any:
         """Return the draws as ArviZ's object: `InferenceData`, or a `DataTree` from ArviZ 1.0 on."""

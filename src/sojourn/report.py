@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from sojourn.diagnostics import diagnose
 from sojourn.plots import plot_segmentation, plot_trace
 from sojourn.report_figures import plot_data, plot_prior, plot_transitions, prior_draws
 from sojourn.storage import write_text
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 # Rows that the overview of the data is made from.
 _OVERVIEW_ROWS = 100_000
-
-# Chains agree below this R-hat; this many effective draws are enough for most uses.
-_GOOD_R_HAT = 1.01
-_FAIR_R_HAT = 1.05
-_GOOD_ESS = 400
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2em auto;
@@ -52,6 +48,7 @@ _REASONS = {
     "metric": "the metric that steps are taken in",
     "step_size": "ε: the largest that keeps the errors of discretisation and noise to a few percent",
     "noise_fraction": "share that gradient noise adds to the variance of the draws",
+    "start_gap": "log-posterior by which the start that was taken beats the next",
     "num_warmup": "steps of each chain before its first draw",
     "thin": "steps from one draw to the next",
     "sampler": "how draws are made",
@@ -70,7 +67,7 @@ def write_report(fit: "Fit", path: "str | PathLike[str]", data: Any = None) -> N
     # Names of columns are not formulas.
     with matplotlib.rc_context({"text.parse_math": False}):
         sections = [
-            ("Diagnostics", _list(diagnostics_in_words(fit))),
+            ("Diagnostics", _diagnostics(fit)),
             ("Data", _data(series)),
             ("Settings", _settings(fit)),
             ("Posterior", _summary(fit)),
@@ -79,38 +76,6 @@ def write_report(fit: "Fit", path: "str | PathLike[str]", data: Any = None) -> N
             *_states(fit, series),
         ]
     write_text(Path(path), _page(f"{type(fit.model).__name__}: report", repr(fit), sections))
-
-
-def diagnostics_in_words(fit: "Fit") -> list[tuple[bool, str]]:
-    """Say whether the draws can be trusted: pairs of whether all is well, and a sentence."""
-    table, words = fit.summary(), []
-    chains, draws = fit.posterior.sizes["chain"], fit.posterior.sizes["draw"]
-    r_hat, ess = table["r_hat"].to_numpy(), table["ess"].to_numpy()
-    if np.isnan(r_hat).all():
-        words.append((False, f"R-hat needs at least two chains of four draws; there are {chains}."))
-    else:
-        largest = np.nanmax(r_hat)
-        worst = f"the largest R-hat is {largest:.3f}, of {table.index[np.nanargmax(r_hat)]}"
-        if largest <= _GOOD_R_HAT:
-            words.append((True, f"Chains agree: {worst}."))
-        elif largest <= _FAIR_R_HAT:
-            words.append((False, f"Chains nearly agree: {worst}. More draws would help."))
-        else:
-            said = "they have not met, or the posterior has several modes: draw more, or look at traces"
-            words.append((False, f"Chains disagree: {worst}; {said}."))
-    if not np.isnan(ess).all():
-        least, where = np.nanmin(ess), table.index[np.nanargmin(ess)]
-        said = f"There are at least {least:.0f} effective draws of {chains * draws}, for {where}"
-        error = f"means are known to {1 / np.sqrt(least):.0%} of a posterior sd or better"
-        words.append((bool(least >= _GOOD_ESS), f"{said}: {error}."))
-    noise, buffer = fit.choices.get("noise_fraction"), fit.choices.get("buffer_error")
-    if noise is not None:
-        words.append((noise <= 0.1, f"Gradient noise makes up {noise:.1%} of posterior variances."))
-    if buffer is not None:
-        words.append(
-            (buffer <= 0.01, f"Buffers leave an error of {buffer:.1%} of a gradient's noise.")
-        )
-    return words
 
 
 def _page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:
@@ -122,6 +87,15 @@ def _page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str
         f"<title>{escape(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n<p>{escape(subtitle)}</p>\n{body}\n</body>\n</html>\n"
     )
+
+
+def _diagnostics(fit: "Fit") -> str:
+    checks = diagnose(fit.posterior, fit.choices)
+    lines = (
+        f'<li class="{"good" if check.ok else "look"}">{escape(check.say())}</li>'
+        for check in checks
+    )
+    return "<ul>\n" + "\n".join(lines) + "\n</ul>"
 
 
 def _data(series: "Series | None") -> str:
@@ -185,13 +159,6 @@ def _states(fit: "Fit", series: "Series | None") -> list[tuple[str, str]]:
         figure = plot_segmentation(fit, series)
         sections.append(("Decoded states", _image(figure, "Decoded states of the first rows")))
     return sections
-
-
-def _list(items: Iterable[tuple[bool, str]]) -> str:
-    lines = (
-        f'<li class="{"good" if good else "look"}">{escape(text)}</li>' for good, text in items
-    )
-    return "<ul>\n" + "\n".join(lines) + "\n</ul>"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], words: int | None = None) -> str:

@@ -175,9 +175,10 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
         else:
             bar.describe("finding a start")
             refine = not isinstance(sampler, Gibbs)
-            center = find_start(model, own, start or init, key_start, refine=refine)
+            center, gap = find_start(model, own, start or init, key_start, refine=refine)
             bar.describe("tuning")
             prepared = _prepare(model, own, settings, center, key_tune)
+            prepared.choices["start_gap"] = gap
             if run is not None:
                 write_prepared(run, prepared)
         choices, tuned = prepared.choices, prepared.tuned

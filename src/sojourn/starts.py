@@ -25,8 +25,11 @@ _LONG_EM = 200
 
 def find_start(
     model: Model, series: Series, init: Any, key: Array, *, refine: bool
-) -> dict[str, Array]:
-    """Return coordinates near the mode, from starts of the kind `init` or from given coordinates."""
+) -> tuple[dict[str, Array], float]:
+    """Return coordinates near the mode, from starts of the kind `init` or from given coordinates.
+
+    Also by how many nats the best start beat the worst: large where there are several modes.
+    """
     estimator, source = _em_estimator(model, series)
     key_seeds, key_em, key_score = jax.random.split(key, 3)
     if isinstance(init, Mapping):
@@ -44,7 +47,8 @@ def find_start(
     # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
     # and with it the units of the data, should not decide.
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
-    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best
+    gap = float(scores.max() - scores.min())
+    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best, gap
 
 
 def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:

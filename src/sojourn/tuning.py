@@ -108,14 +108,17 @@ def tune(
             "no step size could be found: the statistics near the start are not finite; check that "
             "some rows are complete (with their lags), and centre and scale data far from zero"
         )
+    makes_up = _makes_up(model, sampler, mode.metric) and steps.covariance.size > 0
     choices |= {
         "control_variate": steps.source.center is not None,
         "metric": _describe_metric(model, sampler, mode),
         "step_size": _rounded(epsilon),
+        "discretisation": _rounded(_discretisation(model, sampler, mode, epsilon)),
         "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise)),
+        "noise_made_up_for": makes_up,
     }
     metric = mode.metric
-    if _makes_up(model, sampler, metric) and steps.covariance.size:
+    if makes_up:
         metric = metric._replace(noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.covariance))))
     return Tuned(steps.estimator, steps.source, metric, epsilon, mode.coords, choices)
 
@@ -193,6 +196,18 @@ def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:
     """Whether steps inject less noise to make up for that of the gradients."""
     constant = all(block.names[0] in metric.root for block in model.blocks)
     return constant and isinstance(sampler, SGRLD)
+
+
+def _discretisation(model: Model, sampler: Sampler, mode: Mode, epsilon: float) -> float:
+    """Return the relative error of variances from the step size, near enough.
+
+    ε λ / 2 for Euler steps; of second order, and none for a Gaussian, for steps in a constant metric.
+    """
+    if isinstance(sampler, SGLD):
+        return epsilon * float(_curvature(sampler, model, mode.coords, mode.metric)) / 2
+    constant = (epsilon * mode.curvature / 2) ** 2 if mode.metric.root else 0.0
+    own = any(block.names[0] not in mode.metric.root for block in model.blocks)
+    return max(constant, epsilon / 2 if own else 0.0)
 
 
 def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ def states_table(states: "xarray.Dataset") -> "pandas.DataFrame":
 def say(result: dict[str, Any], *, as_json: bool) -> None:
     """Print results, by name, for people or for programs."""
     if as_json:
-        print(json.dumps(result, default=_plain, allow_nan=False))
+        print(json.dumps(_plain(result), allow_nan=False))
         return
     width = max(len(name) for name in result)
     for name, value in result.items():
@@ -113,6 +114,13 @@ def records(table: "pandas.DataFrame") -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON can hold: numbers that are not finite as None."""
     if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    return str(value)
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
