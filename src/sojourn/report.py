@@ -48,7 +48,7 @@ _REASONS = {
     "metric": "the metric that steps are taken in",
     "step_size": "ε: the largest that keeps the errors of discretisation and noise to a few percent",
     "noise_fraction": "share that gradient noise adds to the variance of the draws",
-    "start_gap": "log-posterior by which the start that was taken beats the next",
+    "start_gap": "nats by which the best start beat the worst; large where there are several modes",
     "num_warmup": "steps of each chain before its first draw",
     "thin": "steps from one draw to the next",
     "sampler": "how draws are made",
