@@ -175,8 +175,10 @@ try:
     fit = sj.resume(out, y, progress=False)
 except sj.RunError as error:
     assert "does not exist" in str(error) or "no config.json" in str(error), error
+    truth = {"transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+             "means": np.array([[0.0], [3.0]]), "covariances": np.ones((2, 1, 1))}
     sj.sample(sj.GaussianHMM(2, 1), y, sj.Gibbs(), num_warmup=4, num_chains=2, num_samples=1500,
-              progress=False, out=out)
+              init=truth, progress=False, out=out)
 """
 
 
@@ -201,9 +203,8 @@ def kill_until_done(folder: Path, signals: list[int]) -> None:
         assert drawn > 0, err
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    unbroken = sj.sample(
-        MODEL, Y, sj.Gibbs(), num_warmup=4, num_chains=2, num_samples=1500, progress=False
-    )
+    settings = {"num_warmup": 4, "num_chains": 2, "num_samples": 1500, "progress": False}
+    unbroken = sj.sample(MODEL, Y, sj.Gibbs(), init=TRUTH, **settings)
     assert same(sj.load(folder / "run"), unbroken)
 
 
