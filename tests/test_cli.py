@@ -1,35 +1,258 @@
-"""The command line: one line and exit code 2 for what cannot be done."""
+"""The command line: what it writes, and one line with exit code 2 for what cannot be done."""
 
+import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
-import sojourn
+import numpy as np
+import pandas as pd
+import pytest
+import xarray
+
+import sojourn as sj
+from sojourn import cli, progress
+from sojourn.progress import Progress
 
 COMMAND = [sys.executable, "-c", "from sojourn.cli import main; main()"]
+MODEL = sj.GaussianHMM(num_states=2, emission_dim=2)
+TRUTH = {
+    "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+    "means": np.array([[0.0, 0.0], [3.0, 1.0]]),
+    "covariances": np.stack([np.eye(2)] * 2),
+}
+FIT = ("--sampler", "gibbs", "--samples", "12", "--warmup", "5", "--chains", "2")
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def spawn(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, check=False
     )
 
 
-def test_version_and_help():
-    assert run("--version").stdout.strip() == f"sojourn {sojourn.__version__}"
-    assert "demo" in run("--help").stdout
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command in this process; returns exit code, output and errors."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["sojourn", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    return call
+
+
+@pytest.fixture
+def fails(run):
+    """Check that a command ends with code 2 and one line that has this in it."""
+
+    def call(fragment, *arguments):
+        code, _, err = run(*arguments)
+        assert code == 2, err
+        assert err.count("\n") == 1, err
+        assert err.startswith("sojourn: ")
+        assert fragment in err, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with data and a run of them, made by the command."""
+    path = tmp_path_factory.mktemp("cli")
+    y = MODEL.simulate(TRUTH, 200, seed=0)[1]
+    y[5, 1] = np.nan
+    frame = pd.DataFrame(y, columns=["volts", "amps"])
+    frame.to_csv(path / "data.csv", index=False)
+    frame[::-1].to_csv(path / "other.csv", index=False)
+    done = spawn("fit", "data.csv", "--model", "hmm", *FIT, "--out", "run", cwd=path)
+    assert done.returncode == 0, done.stderr
+    assert "means[1, amps]" in done.stdout
+    assert "\r" not in done.stderr  # plain lines, in a log
+    assert "34 of 34 steps (100%)" in done.stderr
+    return path
+
+
+def test_version_and_help(run):
+    assert run("--version") == (0, f"sojourn {sj.__version__}\n", "")
+    code, out, _ = run("--help")
+    assert code == 0
+    names = "fit resume score decode smooth forecast impute simulate report demo bench info"
+    for name in names.split():
+        assert name in out
+        code, help_text, _ = run(name, "--help")
+        assert code == 0
+        assert "Usage" in help_text
+    assert "Example: sojourn fit data.csv" in run("fit", "--help")[1]
+
+
+def test_runs_of_the_command_are_those_of_the_library(run, folder, tmp_path):
+    code, out, _ = run("resume", folder / "run", "--samples", "15", "--json")
+    assert code == 0
+    found = json.loads(out)
+    fit = sj.sample(
+        MODEL,
+        pd.read_csv(folder / "data.csv"),
+        sj.Gibbs(),
+        num_samples=15,
+        num_warmup=5,
+        num_chains=2,
+        progress=False,
+    )
+    means = [row["mean"] for row in found["summary"]]
+    np.testing.assert_allclose(means, fit.summary()["mean"], rtol=1e-12)
+    assert sj.load(folder / "run").posterior.identical(fit.posterior)
+
+
+def test_score_decode_and_smooth(run, folder, tmp_path):
+    fit, data = sj.load(folder / "run"), pd.read_csv(folder / "data.csv")
+    code, out, _ = run("score", folder / "run", folder / "data.csv", "--json", "--draws", "3")
+    assert code == 0
+    assert json.loads(out)["log_likelihood"] == pytest.approx(fit.score(data, 3), rel=1e-12)
+    assert json.loads(out) == json.loads(run("score", folder / "run", "--json", "--draws", "3")[1])
+    file = tmp_path / "states.parquet"
+    assert run("decode", folder / "run", "-o", file, "--draws", "3")[0] == 0
+    table, decoded = pd.read_parquet(file), fit.decode(data, num_draws=3)
+    assert list(table.columns) == ["series", "t", "state", "p_0", "p_1"]
+    np.testing.assert_array_equal(table["state"], decoded["state"])
+    np.testing.assert_allclose(table["p_1"], decoded["probability"][:, 1])
+    code, out, _ = run("smooth", folder / "run", "--draws", "3")
+    assert out.splitlines()[0] == "series,t,p_0,p_1"
+    assert len(out.splitlines()) == 201
+
+
+def test_simulate_report_and_info(run, folder, tmp_path):
+    for name in ("rows.csv", "rows.tsv", "rows.json"):
+        file = tmp_path / name
+        assert run("simulate", folder / "run", "--rows", "7", "--hidden", "-o", file)[0] == 0
+        assert file.stat().st_size > 0
+    table = pd.read_csv(tmp_path / "rows.csv")
+    assert list(table.columns) == ["volts", "amps", "z"]
+    assert len(table) == 7
+    assert run("report", folder / "run")[0] == 0
+    assert "200 rows in 1 series" in (folder / "run" / "report.html").read_text()
+    about = json.loads(run("info", folder / "run", "--json")[1])
+    assert (about["model"], about["rows"], about["columns"]) == (
+        "GaussianHMM",
+        200,
+        ["volts", "amps"],
+    )
+    assert "volts, amps" in run("info", folder / "data.csv")[1]
+    assert "jax" in run("info")[1]
+
+
+def test_forecast_and_impute_write_tables(run, folder, monkeypatch):
+    """Tables of what the library returns, here with numbers that are known."""
+    draws = np.arange(2 * 1 * 3 * 2, dtype=float).reshape(2, 1, 3, 2)
+    dims = ("draw", "series", "ahead", "column")
+    coords = {"series": [0], "ahead": [1, 2, 3], "column": ["volts", "amps"]}
+    ahead = xarray.Dataset({"y": (dims, draws)}, coords=coords)
+    monkeypatch.setattr(sj.Fit, "forecast", lambda *args, **named: ahead, raising=False)
+    code, out, err = run("forecast", folder / "run", "--horizon", "3")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "series,ahead,column,mean,sd,low,high"
+    assert lines[4].startswith("0,2,amps,6.0,3.0,3.18,")
+    about = {"series": ("time", [0, 0]), "t": ("time", [0, 1])}
+    filled = xarray.Dataset(
+        {n: (("time", "column"), np.eye(2) * k) for n, k in (("mean", 2.0), ("sd", 1.0))}, about
+    )
+    monkeypatch.setattr(sj.Fit, "impute", lambda *args, **named: filled, raising=False)
+    code, out, err = run("impute", folder / "run")
+    assert code == 0, err
+    assert out.splitlines()[:2] == ["series,t,volts,amps,sd_volts,sd_amps", "0,0,2.0,0.0,1.0,0.0"]
+
+
+def test_configuration_files(run, fails, folder, tmp_path):
+    code, out, _ = run("fit", "--states", "3", "--print-config", "--column", 'a"b')
+    assert code == 0
+    assert "states = 3" in out
+    assert 'column = ["a\\"b"]' in out
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"data = ['{folder / 'data.csv'}']\nsampler = 'gibbs'\nwarmup = 5\nsamples = 3\nchains = 1\n"
+        "column = ['amps', 'volts']\n"
+    )
+    again = run("fit", "--config", config, "--samples", "4", "--print-config")[1]
+    assert "samples = 4" in again
+    assert "chains = 1" in again
+    assert 'column = ["amps", "volts"]' in again
+    assert run("fit", "--config", config, "--samples", "4", "--out", tmp_path / "run")[0] == 0
+    fit = sj.load(tmp_path / "run")
+    assert dict(fit.posterior.sizes)["draw"] == 4
+    assert fit.columns == ("amps", "volts")
+    config.write_text("stats = 3\n")
+    fails("unknown key 'stats' in", "fit", "--config", config)
+    fails("did you mean 'states'?", "fit", "--config", config)
+    config.write_text("zzz = 3\n")
+    fails("known are data, model", "fit", "--config", config)
+    config.write_text("states = \n")
+    fails("is not TOML", "fit", "--config", config)
+    config.write_text("[model]\nstates = 2\n")
+    fails("is a table", "fit", "--config", config)
+    config.write_text("states = 'many'\n")
+    fails("--states", "fit", "--config", config)
+    fails("does not exist; --print-config", "fit", "--config", tmp_path / "none.toml")
+
+
+def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
+    data, made, new = folder / "data.csv", folder / "run", tmp_path / "new"
+    fails("give a file of data", "fit", "--out", new)
+    fails("give a new directory", "fit", data)
+    fails("nope.csv", "fit", "nope.csv", "--out", new)
+    fails("did you mean 'arhmm'", "fit", data, "--model", "armm", "--out", new)
+    fails("must be one of sgrld", "fit", data, "--sampler", "nuts", "--out", new)
+    fails("--thin must be auto or a number", "fit", data, "--thin", "x", "--out", new)
+    fails("need the --length", "fit", data, "--buffer", "3", "--out", new)
+    fails("gibbs has no step size", "fit", data, *FIT, "--step-size", "1", "--out", new)
+    fails("'volt'", "fit", data, "--column", "volt", "--out", new)
+    fails("already holds a run", "fit", data, *FIT, "--out", made)
+    fails("init must be", "fit", data, "--init", "zero", "--out", new)
+    fails("No such command", "fitt")
+    fails("--samples", "fit", data, "--samples", "-1", "--out", new)
+    fails("No such option", "fit", data, "--sample", "1")
+    for command in ("resume", "score", "decode", "smooth", "forecast", "impute", "report"):
+        fails("does not exist", command, tmp_path / "none")
+        fails("is not a run", command, tmp_path)
+    fails("the data are not those of", "resume", made, folder / "other.csv")
+    (folder / "renamed.csv").write_text("a,b\n1,2\n3,4\n")
+    fails("unknown 'a', 'b'", "score", made, folder / "renamed.csv")
+    fails("ends in .csv", "decode", made, "-o", tmp_path / "states.xls")
+    fails("the folder", "decode", made, "-o", tmp_path / "no" / "states.csv")
+    fails("method must be", "decode", made, "--method", "best")
+    fails("the folder", "demo", "--out", "no/such/folder/demo.png")
+    assert not new.exists()
+
+
+def test_failures_of_a_run_have_their_own_code(run, monkeypatch, folder):
+    def stop(*args, **named):
+        raise sj.Interrupted("stopped: 3 draws per chain are kept in run/", None)
+
+    monkeypatch.setattr("sojourn.cli.fitting.resume_run", stop)
+    code, _, err = run("resume", folder / "run")
+    assert (code, err) == (1, "sojourn: stopped: 3 draws per chain are kept in run/\n")
 
 
 def test_demo_runs_small(tmp_path):
-    done = run("demo", "--rows", "20000", "--quiet", cwd=tmp_path)
+    done = spawn("demo", "--rows", "20000", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "true values within 2 posterior sds" in done.stdout
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
-def test_errors_are_one_line(tmp_path):
-    done = run("demo", "--out", "no/such/folder/demo.png", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "does not exist" in done.stderr
-    assert run("demo", "--rows", "-5").returncode == 2
+def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_SECONDS", -1.0)
+    with Progress(enabled=True) as bar:
+        bar.start(4)
+        bar.advance(1, -12.5)
+        bar.advance(3)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "sampling"
+    assert lines[1].startswith("1 of 4 steps (25%), ")
+    assert lines[1].endswith("log posterior -12.5")
+    assert lines[2] == "4 of 4 steps (100%), 0 s left"

@@ -35,23 +35,35 @@ ALLOWED = {
     "synthetic": {"models"},
     # Plots are imported when one is asked for.
     "fit": {
-        *("models", "series", "metrics", "states", "align", "diagnostics", "plots"),
-        *("gradients", "forecasts", "outputs"),
+        *("models", "series", "metrics", "states", "align", "diagnostics", "plots", "report"),
+        *("gradients", "forecasts", "outputs", "records", "runs", "storage"),
+    },
+    "storage": set(),
+    "settings": {"dynamics", "gibbs", "series"},
+    "records": {"dynamics", "gibbs", "models", "series", "storage"},
+    "runs": {"models", "records", "storage"},
+    "restoring": {
+        *("blocks", "models", "series", "passes", "gradients", "dynamics", "tuning"),
+        *("records", "runs", "settings", "storage"),
     },
     "chains": {
-        *("models", "series", "gradients", "dynamics", "gibbs", "modes", "starts", "tuning"),
-        "progress",
+        *("models", "series", "gradients", "dynamics", "gibbs", "starts", "tuning"),
+        *("progress", "runs"),
     },
     "sampling": {
-        *("models", "series", "dynamics", "gibbs", "buffers", "starts", "tuning"),
-        *("chains", "fit"),
-        "progress",
+        *("models", "series", "dynamics", "gibbs", "buffers", "modes", "starts", "tuning"),
+        *("chains", "fit", "progress", "restoring", "runs", "settings", "storage"),
     },
     "plots": {"series", "states", "diagnostics", "fit"},
     "demo": {"align", "fit", "plots", "sampling", "synthetic"},
-    "cli": {"demo"},
+    "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
+    "report": {"diagnostics", "fit", "plots", "report_figures", "series", "storage"},
+    "cli": {
+        *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "report", "restoring", "runs"),
+        *("sampling", "series", "storage", "synthetic"),
+    },
 }
-OUTSIDE = {"plots", "cli", "demo"}
+OUTSIDE = {"plots", "report", "report_figures", "cli", "demo"}
 
 
 def imports(path: Path, *, lazy: bool) -> set[str]:

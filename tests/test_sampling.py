@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import time
 import warnings
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -135,6 +136,8 @@ def test_gibbs_chains_start_apart_and_meet(switching, monkeypatch):
     assert fit.summary()["r_hat"].max() < 1.05
 
     class Stay:
+        memory: ClassVar = {}
+
         def __init__(self, model, series):
             pass
 

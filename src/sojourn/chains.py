@@ -1,11 +1,16 @@
-"""Chains: chunks of compiled steps, what they keep, divergence."""
+"""Chains: chunks of compiled steps, what they keep, divergence.
+
+Draws do not depend on how they fall into chunks, so that chunks follow the clock, and a chain that goes
+on from a `Checkpoint` draws what it would have drawn without a stop.
+"""
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +23,21 @@ from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
 from sojourn.models.base import Model
-from sojourn.modes import place
 from sojourn.progress import Progress
+from sojourn.runs import Arrays, Checkpoint
 from sojourn.series import Series
 from sojourn.starts import log_posterior
 from sojourn.tuning import Tuned, disperse
 
-# Pieces that a run is cut into; after each, Python looks at the chain once.
+# Pieces that a run is cut into; after each, Python looks at the chain once and what it drew is kept.
 _CHUNKS = 20
+
+# Fewest and most draws of a piece, and seconds that it should take at most.
+_CHUNK_DRAWS = (10, 1000)
+_CHUNK_SECONDS = 5.0
+
+# The log-posterior is estimated at every so many draws.
+_LP_EVERY = 10
 
 # Halvings of the step size in warm-up before giving up.
 _MAX_HALVINGS = 10
@@ -40,21 +52,56 @@ class Stopped(Exception):
     """Another chain failed, or the user interrupted."""
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """What one chain keeps, piece by piece, and the word that it should stop."""
+class Store(Protocol):
+    """Where a chain is kept: in memory, or in files."""
 
-    stop: threading.Event
-    draws: list[dict[str, np.ndarray]] = field(default_factory=list)
-    statistics: list[dict[str, np.ndarray]] = field(default_factory=list)
+    @property
+    def num_draws(self) -> int: ...
+
+    def checkpoint(self) -> Checkpoint | None: ...
+
+    def warm(self, checkpoint: Checkpoint) -> None: ...
+
+    def append(self, draws: Arrays, statistics: Arrays, checkpoint: Checkpoint) -> None: ...
+
+    def read(self) -> tuple[Arrays, Arrays]: ...
+
+
+class Memory:
+    """A chain in memory."""
+
+    def __init__(self) -> None:
+        self._draws: list[Arrays] = []
+        self._statistics: list[Arrays] = []
 
     @property
     def num_draws(self) -> int:
-        return sum(len(next(iter(part.values()))) for part in self.draws)
+        return sum(len(next(iter(part.values()))) for part in self._draws)
 
-    def keep(self, draws: dict[str, np.ndarray], statistics: dict[str, np.ndarray]) -> None:
-        self.draws.append(draws)
-        self.statistics.append(statistics)
+    def checkpoint(self) -> None:
+        return None
+
+    def warm(self, checkpoint: Checkpoint) -> None:
+        pass
+
+    def append(self, draws: Arrays, statistics: Arrays, checkpoint: Checkpoint) -> None:
+        self._draws.append(draws)
+        self._statistics.append(statistics)
+
+    def read(self) -> tuple[Arrays, Arrays]:
+        return join(self._draws), join(self._statistics)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Where one chain is kept, and the word that it should stop."""
+
+    stop: threading.Event
+    store: Store = field(default_factory=Memory)
+
+    @property
+    def num_draws(self) -> int:
+        return self.store.num_draws
 
     def check(self) -> None:
         """Leave the chain if it should stop; called about as often as Python has its turn."""
@@ -65,10 +112,16 @@ class Trace:
 Chain = Callable[[int, Array, Trace], None]
 
 
-def run_chains(chain: Chain, num_chains: int, key: Array) -> tuple[list[Trace], Diverged | None]:
-    """Run the chains side by side, one thread each, as many at a time as there are cores."""
+def run_chains(
+    chain: Chain, num_chains: int, key: Array, stores: Sequence[Store] | None = None
+) -> tuple[list[Trace], Diverged | KeyboardInterrupt | None]:
+    """Run the chains side by side, one thread each, as many at a time as there are cores.
+
+    Returns:
+        What the chains kept, and what stopped them early: a divergence, or the user.
+    """
     stop = threading.Event()
-    traces = [Trace(stop) for _ in range(num_chains)]
+    traces = [Trace(stop, store) for store in stores or [Memory() for _ in range(num_chains)]]
 
     @double
     def run(index: int) -> None:
@@ -89,6 +142,9 @@ def run_chains(chain: Chain, num_chains: int, key: Array) -> tuple[list[Trace], 
                     future.result()
                 except Diverged as diverged:
                     failure = failure or diverged
+        except KeyboardInterrupt as interrupt:
+            stop.set()
+            failure = interrupt
         except BaseException:
             stop.set()
             raise
@@ -112,7 +168,7 @@ def langevin_chain(
     """Return a function that runs one chain of a gradient sampler."""
     estimator, source, metric = tuned.estimator, tuned.source, tuned.metric
     decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
-    capacity = max(_chunks(num_samples))
+    capacity = _capacity(num_samples)
     to_params = functools.partial(_to_params, outer, estimator.model)
 
     def advance(
@@ -135,16 +191,22 @@ def langevin_chain(
         )
         return state, {name: np.asarray(u)[:count] for name, u in kept.items()}
 
-    def chain(index: int, key: Array, trace: Trace) -> None:
-        key_start, key = jax.random.split(key)
+    def begin(key: Array) -> Checkpoint:
         if start is None:
-            coords = disperse(estimator.model, tuned.center, metric, key_start)
+            coords = disperse(estimator.model, tuned.center, metric, key)
         else:
             coords = {n: jnp.asarray(u) for n, u in start.items()}
-        state = sampler.start(key_start, coords, metric)
-        epsilon, first, halvings = tuned.epsilon, 0, 0
+        state = sampler.start(key, coords, metric)
+        return Checkpoint(*state, epsilon=tuned.epsilon)
+
+    def chain(index: int, key: Array, trace: Trace) -> None:
+        key_start, key = jax.random.split(key)
+        at = trace.store.checkpoint() or begin(key_start)
+        state = State(*jax.tree.map(jnp.asarray, (at.coords, at.memory)))
+        first, epsilon, halvings, lp = at.step, at.epsilon, at.halvings, at.lp
         sizes = _chunks(num_warmup)
-        for chunk, size in enumerate(sizes):
+        for chunk in range(at.warmed, len(sizes)):
+            size = sizes[chunk]
             # A tamed drift survives far starts but also hides a step that is too large: the second
             # half runs as sampling will.
             tame = 1.0 if chunk < len(sizes) // 2 else 0.0
@@ -161,24 +223,38 @@ def langevin_chain(
                     raise Diverged(index, first, bad[1])
                 epsilon, tame = epsilon / 2, 1.0
             state = last
+            trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings))
             bar.advance(size, float(log_posterior(estimator, source, key, state.coords)))
-        for size in _chunks(num_samples):
+        count, size = trace.num_draws, capacity
+        while count < num_samples:
             trace.check()
-            state, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
+            size, began = min(size, num_samples - count), time.monotonic()
+            last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
             params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
             bad = _first_non_finite(drawn) or _first_non_finite(params)
             if bad is not None:
-                good = {n: p[: bad[0]] for n, p in params.items()}
-                nothing = np.full(bad[0], np.nan)
-                trace.keep(good, {"step_size": np.full(bad[0], epsilon), "lp": nothing})
-                raise Diverged(index, first + bad[0] * thin, bad[1])
+                size = bad[0]
+                last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
+                params = to_params(drawn)
+            lps = np.empty(size)
+            for n in range(size):
+                if (count + n) % _LP_EVERY == 0:
+                    coords = {name: jnp.asarray(u[n]) for name, u in drawn.items()}
+                    lp = float(log_posterior(estimator, source, key, coords))
+                lps[n] = lp
             steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
             scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial
-            first += size * thin
-            lp = float(log_posterior(estimator, source, key, state.coords))
-            trace.keep(params, {"step_size": epsilon * scale, "lp": np.full(size, lp)})
+            state, first, count = last, first + size * thin, count + size
+            trace.store.append(
+                params,
+                {"step_size": epsilon * scale, "lp": lps},
+                Checkpoint(*state, len(sizes), first, epsilon, halvings, lp),
+            )
+            if bad is not None:
+                raise Diverged(index, first, bad[1])
             bar.advance(size * thin, lp)
+            size = _next_size(size, time.monotonic() - began, capacity)
 
     return chain
 
@@ -278,32 +354,55 @@ def gibbs_chain(
     model: Model,
     series: Series,
     center: dict[str, Array],
-    start: dict[str, Array] | None,
+    metric: Metric | None,
     num_warmup: int,
     num_samples: int,
     thin: int,
     bar: Progress,
 ) -> Chain:
-    """Return a function that runs one chain of Gibbs sweeps."""
-    metric = None if start is not None else place(model, series, center).metric
+    """Return a function that runs one chain of Gibbs sweeps, begun apart if there is a metric."""
 
     def chain(index: int, key: Array, trace: Trace) -> None:
         key_start, key = jax.random.split(key)
-        if metric is None:
+        sweep = make_sweep(model, series)
+        at = trace.store.checkpoint()
+        if at is not None:
+            coords = {n: jnp.asarray(u) for n, u in at.coords.items()}
+            sweep.restore(at.memory)
+        elif metric is None:
             coords = {n: jnp.asarray(u) for n, u in center.items()}
         else:
             coords = disperse(model, center, metric, key_start)
-        sweep = make_sweep(model, series)
-        for t in range(num_warmup + num_samples * thin):
-            trace.check()
-            coords = sweep(jax.random.fold_in(key, t), coords)
-            bar.advance(1)
-            if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
-                drawn = _to_params(outer, model, {n: u[None] for n, u in coords.items()})
-                bad = _first_non_finite(drawn)
-                if bad is not None:
-                    raise Diverged(index, t, bad[1])
-                trace.keep(drawn, {})
+        now, capacity = at or Checkpoint(coords, sweep.memory), _capacity(num_samples)
+        pending: list[Arrays] = []
+        kept_at = time.monotonic()
+
+        def keep() -> None:
+            if pending:
+                trace.store.append(join(pending), {}, now)
+            elif trace.num_draws == 0:
+                trace.store.warm(now)
+            pending.clear()
+
+        try:
+            for t in range(now.step, num_warmup + num_samples * thin):
+                trace.check()
+                coords = sweep(jax.random.fold_in(key, t), coords)
+                if t >= num_warmup and (t - num_warmup) % thin == thin - 1:
+                    drawn = _to_params(outer, model, {n: u[None] for n, u in coords.items()})
+                    bad = _first_non_finite(drawn)
+                    if bad is not None:
+                        raise Diverged(index, t, bad[1])
+                    pending.append(drawn)
+                now = Checkpoint(coords, sweep.memory, step=t + 1)
+                if len(pending) == capacity or time.monotonic() - kept_at > _CHUNK_SECONDS:
+                    keep()
+                    kept_at = time.monotonic()
+                bar.advance(1)
+        except (Stopped, Diverged):
+            keep()
+            raise
+        keep()
 
     return chain
 
@@ -316,6 +415,17 @@ def _first_non_finite(drawn: Mapping[str, Any]) -> tuple[int, str] | None:
         if bad.any():
             found.append((int(np.argmax(bad)), name))
     return min(found, default=None)
+
+
+def _capacity(num_samples: int) -> int:
+    """Return the most draws that a piece may have."""
+    return int(np.clip(-(-num_samples // _CHUNKS), *_CHUNK_DRAWS))
+
+
+def _next_size(size: int, seconds: float, capacity: int) -> int:
+    """Return the draws of the next piece: at most twice as many, for a few seconds at most."""
+    rate = _CHUNK_SECONDS / max(seconds, 1e-3)
+    return int(np.clip(size * min(rate, 2.0), 1, capacity))
 
 
 def _chunks(total: int) -> list[int]:

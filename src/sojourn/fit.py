@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,14 @@ from sojourn.gradients import gradient
 from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
 from sojourn.outputs import write_states
+from sojourn.records import encode
+from sojourn.runs import create_run, open_run
 from sojourn.series import Series, Windows, as_series
 from sojourn.states import Method, best_path, check_method, sample_paths, smooth
+from sojourn.storage import RunError
 
 if TYPE_CHECKING:
+    from os import PathLike
     from pathlib import Path
 
     import pandas
@@ -35,8 +40,8 @@ class Fit:
     Attributes:
         model: The model, with the units and priors that were used.
         posterior: Draws of the parameters, dims (chain, draw, …), states aligned across chains.
-        sample_stats: Step size and log-posterior of each draw (`lp`, estimated once a chunk, up to a
-            constant); empty for Gibbs.
+        sample_stats: Step size and log-posterior of each draw (`lp`, estimated at every tenth draw, up
+            to a constant); empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
         columns: Names of the data's columns. Data frames given to the methods are matched by them.
     """
@@ -336,6 +341,33 @@ class Fit:
         arrays = {str(n): np.asarray(v) for n, v in flat.items()}
         return [{n: v[i] for n, v in arrays.items()} for i in picked]
 
+    def save(self, path: "str | PathLike[str]") -> None:
+        """Write the draws to a new directory, for `load`; to `resume` a run, sample with `out`."""
+        config = {
+            "model": encode(self.model),
+            "sampler": {"class": self.choices["sampler"], "fields": {}},
+            "columns": list(self.columns),
+            "num_samples": self.posterior.sizes["draw"],
+            "num_chains": self.posterior.sizes["chain"],
+            "seed": self.posterior.attrs["seed"],
+        }
+        run = create_run(path, config)
+        with run.locked():
+            for index, chain in enumerate(run.chains):
+                chain.append(_chain(self.posterior, index), _chain(self.sample_stats, index), None)
+            run.write_tuned({"choices": encode(self.choices)}, {})
+
+    def report(self, path: "str | PathLike[str]", data: Any = None) -> None:
+        """Write one HTML file that opens offline: diagnostics in words, settings, summary, plots.
+
+        Args:
+            path: The file to write.
+            data: The series, as in `sample`, for their overview and decoded states.
+        """
+        from sojourn.report import write_report
+
+        write_report(self, path, data)
+
     def plot_trace(self, var_names: list[str] | None = None) -> "Figure":
         """Plot densities and traces of the parameters, one row per entry, one colour per chain."""
         from sojourn.plots import plot_trace
@@ -358,6 +390,30 @@ class Fit:
         return plot_segmentation(self, data, start, stop, series=series)
 
 
+def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
+    """Read a run that was kept with `out` or by `Fit.save`, finished or not.
+
+    Args:
+        path: The directory of the run.
+        thin: Every how many-th draw is read, for runs that are larger than memory.
+
+    Raises:
+        RunError: There is no run, it is damaged, newer than this version, or has no draws yet.
+    """
+    check_size("thin", thin)
+    run = open_run(path)
+    if not run.is_tuned or run.num_draws == 0:
+        raise RunError(f"{path} has no draws yet; continue it with sojourn.resume")
+    choices = run.read_tuned()[0]["choices"]
+    draws, statistics = zip(*(chain.read(thin) for chain in run.chains), strict=True)
+    columns = tuple(run.config["columns"])
+    return make_fit(run.model, columns, draws, statistics, choices, run.config["seed"])
+
+
+def _chain(dataset: "xarray.Dataset", index: int) -> dict[str, np.ndarray]:
+    return {str(name): values.to_numpy()[index] for name, values in dataset.items()}
+
+
 def _joined(truth: Any) -> np.ndarray:
     """Return the states of all series in one array."""
     if isinstance(truth, list | tuple) and len(truth) and np.ndim(truth[0]):
@@ -376,9 +432,9 @@ def _add_outer(states: "xarray.Dataset", sign: int) -> "xarray.Dataset":
 
 def make_fit(
     model: Model,
-    series: Series,
-    draws: list[dict[str, np.ndarray]],
-    statistics: list[dict[str, np.ndarray]],
+    columns: tuple[str, ...],
+    draws: Sequence[dict[str, np.ndarray]],
+    statistics: Sequence[dict[str, np.ndarray]],
     choices: dict[str, Any],
     seed: int,
 ) -> Fit:
@@ -391,7 +447,7 @@ def make_fit(
     dims = model.param_dims
     stacked = {name: np.stack([d[name][:length] for d in draws]) for name in draws[0]}
     aligned = align_chains(stacked, dims)
-    coords = _coords(model, series)
+    coords = _coords(model, columns)
     posterior = xarray.Dataset(
         {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
         coords={"chain": np.arange(len(draws)), "draw": np.arange(length), **coords},
@@ -404,17 +460,16 @@ def make_fit(
         },
         coords={"chain": np.arange(len(draws)), "draw": np.arange(length)},
     )
-    return Fit(model, posterior, stats, choices, series.columns)
+    return Fit(model, posterior, stats, choices, columns)
 
 
-def _coords(model: Model, series: Series) -> dict[str, Any]:
+def _coords(model: Model, columns: tuple[str, ...]) -> dict[str, Any]:
     used = {dim for dims in model.param_dims.values() for dim in dims}
     sizes = {
         dim: size
         for name, dims in model.param_dims.items()
         for dim, size in zip(dims, model.param_shapes[name], strict=True)
     }
-    columns = list(series.columns)
     lagged = [f"{c}[-{lag}]" for lag in range(1, model.num_lags + 1) for c in columns]
-    names = {"column": columns, "column_bis": columns, "lag_column": lagged}
+    names = {"column": list(columns), "column_bis": list(columns), "lag_column": lagged}
     return {dim: names.get(dim, np.arange(sizes[dim])) for dim in used}

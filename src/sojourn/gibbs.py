@@ -52,6 +52,15 @@ class Sweep:
         self._model, self._series = model, series
         self.buffer = buffer
 
+    @property
+    def memory(self) -> dict[str, np.ndarray]:
+        """What the next sweep depends on besides coordinates: the buffer, by roundings."""
+        return {"buffers": np.array([self.buffer])}
+
+    def restore(self, memory: dict[str, np.ndarray]) -> None:
+        """Go on from the memory of an earlier sweep."""
+        self.buffer = int(memory["buffers"][0])
+
     @double
     def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
         """Draw states, then parameters; returns new coordinates."""
@@ -100,6 +109,17 @@ class AlternatingSweep:
         self._model, self._regimes, self._series = model, model.regimes, series
         self._buffers = [32, 32]
         self.z: np.ndarray | None = None
+
+    @property
+    def memory(self) -> dict[str, np.ndarray]:
+        """What the next sweep depends on besides coordinates: discrete states and buffers."""
+        z = {} if self.z is None else {"z": self.z}
+        return {"buffers": np.array(self._buffers), **z}
+
+    def restore(self, memory: dict[str, np.ndarray]) -> None:
+        """Go on from the memory of an earlier sweep."""
+        self._buffers = [int(buffer) for buffer in memory["buffers"]]
+        self.z = memory.get("z")
 
     @double
     def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:

@@ -1,17 +1,30 @@
-"""A progress bar with numbers that help: step rate, log-posterior, time left."""
+"""Progress with numbers that help: a bar on a terminal or in a notebook, plain lines in a log."""
 
+import sys
 import threading
+import time
 from typing import Any
 
 from tqdm.auto import tqdm
 
+# Seconds between lines in a log.
+_LINE_SECONDS = 10.0
+
 
 class Progress:
-    """A bar shared by the threads of a run; silent when not enabled."""
+    """A bar, or lines, shared by the threads of a run; silent when not enabled."""
 
     def __init__(self, *, enabled: bool) -> None:
-        self._bar = tqdm(total=None, unit="step", disable=not enabled, dynamic_ncols=True)
+        # Notebooks have no terminal, yet draw bars.
+        draws = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._says = enabled
+        self._lines = enabled and not draws
+        self._bar = tqdm(
+            total=None, unit="step", disable=not enabled or self._lines, dynamic_ncols=True
+        )
         self._lock = threading.Lock()
+        self._done, self._total = 0, 0
+        self._began = self._said = time.monotonic()
 
     def __enter__(self) -> "Progress":
         return self
@@ -22,10 +35,11 @@ class Progress:
     def describe(self, text: str) -> None:
         """Say what is going on."""
         self._bar.set_description_str(text)  # `set_description` adds a second colon
+        self._line(text)
 
     def announce(self, choices: dict[str, Any]) -> None:
         """Print what was chosen, above the bar."""
-        if not self._bar.disable:
+        if self._says:
             said = ", ".join(f"{name}={_short(value)}" for name, value in choices.items())
             self._bar.write(said)
 
@@ -33,6 +47,8 @@ class Progress:
         """Begin to count steps."""
         self.describe("sampling")
         self._bar.reset(total)
+        self._done, self._total = 0, total
+        self._began = self._said = time.monotonic()
 
     def advance(self, steps: int, log_posterior: float | None = None) -> None:
         """Count steps of one chain."""
@@ -40,6 +56,20 @@ class Progress:
             if log_posterior is not None:
                 self._bar.set_postfix({"log posterior": f"{log_posterior:.6g}"}, refresh=False)
             self._bar.update(steps)
+            self._done += steps
+            now = time.monotonic()
+            if now - self._said > _LINE_SECONDS or self._done == self._total:
+                self._said = now
+                share = self._done / max(self._total, 1)
+                left = (now - self._began) * (1 / share - 1) if share else float("nan")
+                lp = "" if log_posterior is None else f", log posterior {log_posterior:.6g}"
+                self._line(
+                    f"{self._done} of {self._total} steps ({share:.0%}), {left:.0f} s left{lp}"
+                )
+
+    def _line(self, text: str) -> None:
+        if self._lines:
+            print(text, file=sys.stderr, flush=True)
 
 
 def _short(value: Any) -> str:

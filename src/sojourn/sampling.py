@@ -1,23 +1,36 @@
-"""`sample`: from data to draws."""
+"""`sample`, `resume`: from data to draws."""
 
 import warnings
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from sojourn._precision import double
-from sojourn._validation import check_seed, check_size, shown
+from sojourn._validation import check_size
 from sojourn.buffers import TOLERANCE
-from sojourn.chains import gibbs_chain, join, langevin_chain, run_chains
+from sojourn.chains import Diverged, gibbs_chain, langevin_chain, run_chains
 from sojourn.dynamics import SGRLD, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
+from sojourn.modes import place
 from sojourn.progress import Progress
+from sojourn.restoring import (
+    Prepared,
+    config_of,
+    read_prepared,
+    series_of,
+    settings_of,
+    write_prepared,
+)
+from sojourn.runs import Run, create_run, open_run
 from sojourn.series import Series, Windows, as_series
+from sojourn.settings import Settings
 from sojourn.starts import find_start
+from sojourn.storage import RunError, WriteError
 from sojourn.tuning import Tuned, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
@@ -26,6 +39,14 @@ _FAR = 10
 
 class DivergenceError(RuntimeError):
     """A chain left the finite numbers; `fit` holds what all chains drew before, or None."""
+
+    def __init__(self, message: str, fit: Fit | None) -> None:
+        super().__init__(message)
+        self.fit = fit
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a run; `fit` holds what all chains drew before, or None."""
 
     def __init__(self, message: str, fit: Fit | None) -> None:
         super().__init__(message)
@@ -46,6 +67,7 @@ def sample(
     control_variate: bool | Literal["auto"] = "auto",
     init: str | Mapping[str, Any] = "kmeans",
     seed: int = 0,
+    out: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Fit:
     """Draw from the posterior of the parameters.
@@ -65,6 +87,7 @@ def sample(
             the mode; "auto" if that lowers the measured noise.
         init: "kmeans", "prior", or parameters to start from.
         seed: Seed of everything random.
+        out: A new directory that keeps the run as it goes, for `load` and `resume`.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -72,13 +95,15 @@ def sample(
 
     Raises:
         DivergenceError: A chain diverged after warm-up; what was drawn is in its `fit`.
+        Interrupted: The user stopped the run; what was drawn is in its `fit`.
+        RunError: `out` cannot be written, or already holds something.
     """
     check_model(model)
     sampler = SGRLD() if sampler is None else sampler
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
-    _check_arguments(
-        sampler, windows, num_samples, num_chains, num_warmup, thin, control_variate, init
+    settings = Settings(
+        *(sampler, windows, num_samples, num_chains, num_warmup, thin, control_variate, init, seed)
     )
     if isinstance(windows, Windows):
         windows.check(series, model.num_lags)
@@ -90,50 +115,138 @@ def sample(
     outer = model.scaled_to(series)
     if model.units is None:
         _warn_of_location(outer, series)
-    start = outer.to_coords(init) if isinstance(init, Mapping) else init
+    if isinstance(init, Mapping):
+        outer.to_coords(init)  # what is wrong with it is said before a directory is made
+    if out is None:
+        return _draw(outer, series, settings, None, progress)
+    run = create_run(out, config_of(outer, series, settings))
+    with run.locked():
+        return _draw(outer, series, settings, run, progress)
+
+
+@double
+def resume(
+    path: str | PathLike[str],
+    data: Any = None,
+    num_samples: int | None = None,
+    *,
+    progress: bool = True,
+) -> Fit:
+    """Continue a run to the number of draws that was asked for, or to more.
+
+    The draws are those of a run that was never stopped, bit for bit on the same machine with the same
+    versions.
+
+    Args:
+        path: The directory of the run.
+        data: The data again, if they were in memory; otherwise they are opened again.
+        num_samples: Draws per chain to reach; what was asked for if not given.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        A `Fit` of all draws, old and new.
+
+    Raises:
+        RunError: There is no run, it is damaged or in use, or the data are not its data.
+    """
+    run = open_run(path)
+    settings_of(run)
+    series = series_of(run, data)
+    with run.locked():
+        if num_samples is not None:
+            check_size("num_samples", num_samples)
+            if num_samples < run.num_draws:
+                raise RunError(
+                    f"{path} has {run.num_draws} draws per chain; ask for more than that"
+                )
+            run = run.extend(int(num_samples))
+        return _draw(run.model, series, settings_of(run), run, progress)
+
+
+def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, progress: bool) -> Fit:
+    """Tune, unless a run has that behind it, and draw what is not drawn yet."""
+    sampler, init, count = settings.sampler, settings.init, settings.num_samples
+    start = outer.to_coords(init) if isinstance(init, Mapping) else None
     model, own = outer.enter(series)
-    key_start, key_tune, key_chains = jax.random.split(jax.random.key(check_seed(seed)), 3)
+    key_start, key_tune, key_chains = jax.random.split(jax.random.key(settings.seed), 3)
     with Progress(enabled=progress) as bar:
-        bar.describe("finding a start")
-        gibbs = isinstance(sampler, Gibbs)
-        center, gap = find_start(model, own, start, key_start, refine=not gibbs)
-        given = None if isinstance(start, str) else start
-        if isinstance(sampler, Gibbs):
-            warmup = 200 if num_warmup == "auto" else num_warmup
-            every = 1 if thin == "auto" else thin
-            chain = gibbs_chain(outer, model, own, center, given, warmup, num_samples, every, bar)
-            choices: dict[str, Any] = {}
+        if run is not None and run.is_tuned:
+            prepared = read_prepared(run, model, own)
         else:
+            bar.describe("finding a start")
+            refine = not isinstance(sampler, Gibbs)
+            center, gap = find_start(model, own, start or init, key_start, refine=refine)
             bar.describe("tuning")
-            tuned = tune(model, own, sampler, windows, control_variate, center, key_tune)
-            warmup, every = _lengths(tuned, num_warmup, thin)
-            _warn_of_buffer(tuned.choices, auto=windows == "auto")
-            chain = langevin_chain(outer, sampler, tuned, given, warmup, num_samples, every, bar)
-            choices = tuned.choices
-        choices |= {
-            "start_gap": gap,
-            "num_warmup": warmup,
-            "thin": every,
-            "sampler": type(sampler).__name__,
-        }
+            prepared = _prepare(model, own, settings, center, key_tune)
+            prepared.choices["start_gap"] = gap
+            if run is not None:
+                write_prepared(run, prepared)
+        choices, tuned = prepared.choices, prepared.tuned
+        warmup, every = choices["num_warmup"], choices["thin"]
+        if tuned is None:
+            metric = prepared.metric if start is None else None
+            lengths = (warmup, count, every)
+            chain = gibbs_chain(outer, model, own, prepared.center, metric, *lengths, bar)
+        else:
+            assert not isinstance(sampler, Gibbs)
+            chain = langevin_chain(outer, sampler, tuned, start, warmup, count, every, bar)
         bar.announce(choices)
-        bar.start(num_chains * (warmup + num_samples * every))
-        traces, failure = run_chains(chain, num_chains, key_chains)
+        bar.start(settings.num_chains * (warmup + count * every))
+        stores = None if run is None else run.chains
+        if run is not None:
+            drawn = [store.num_draws for store in run.chains]
+            bar.advance(sum(n * every + warmup for n in drawn if n))
+        try:
+            traces, failure = run_chains(chain, settings.num_chains, key_chains, stores)
+        except WriteError as error:
+            assert run is not None
+            raise WriteError(
+                f"{error}; {run.num_draws} draws per chain are kept: then call sojourn.resume"
+            ) from error
     fit = None
     if min(trace.num_draws for trace in traces) > 0:
-        draws = [join(trace.draws) for trace in traces]
-        statistics = [join(trace.statistics) for trace in traces]
-        fit = make_fit(outer, series, draws, statistics, choices, seed)
+        draws, statistics = zip(*(trace.store.read() for trace in traces), strict=True)
+        fit = make_fit(outer, series.columns, draws, statistics, choices, settings.seed)
     if failure is not None:
-        kept = 0 if fit is None else fit.posterior.sizes["draw"]
+        _report(failure, fit, run, tuned is None)
+    assert fit is not None
+    return fit
+
+
+def _prepare(
+    model: Model, series: Series, settings: Settings, center: dict[str, Any], key: Any
+) -> Prepared:
+    sampler, num_warmup, thin = settings.sampler, settings.num_warmup, settings.thin
+    if isinstance(sampler, Gibbs):
+        metric, tuned = place(model, series, center).metric, None
+        warmup = 200 if num_warmup == "auto" else int(num_warmup)
+        every = 1 if thin == "auto" else int(thin)
+        choices: dict[str, Any] = {}
+    else:
+        windows: Any = settings.windows
+        tuned = tune(model, series, sampler, windows, settings.control_variate, center, key)
+        warmup, every = _lengths(tuned, num_warmup, thin)
+        _warn_of_buffer(tuned.choices, auto=windows == "auto")
+        metric, center, choices = tuned.metric, tuned.center, tuned.choices
+    choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
+    return Prepared(center, metric, choices, tuned)
+
+
+def _report(
+    failure: Diverged | KeyboardInterrupt, fit: Fit | None, run: Run | None, gibbs: bool
+) -> None:
+    """Raise what stopped the chains early, with what they drew."""
+    kept = 0 if fit is None else fit.posterior.sizes["draw"]
+    if isinstance(failure, Diverged):
         raise DivergenceError(
             f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
             f"finite; {kept} draws before that are kept in this error's `fit`. "
             + ("Check the data" if gibbs else "Use a smaller step_size or a larger batch"),
             fit,
         )
-    assert fit is not None
-    return fit
+    where = "this exception's `fit`" if run is None else f"{run.path}"
+    onward = "" if run is None else f"; continue with sojourn.resume({str(run.path)!r})"
+    raise Interrupted(f"stopped: {kept} draws per chain are kept in {where}{onward}", fit)
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:
@@ -155,7 +268,8 @@ def _warn_of_location(model: Model, series: Series) -> None:
         names = ", ".join(repr(n) for n, is_far in zip(series.columns, far, strict=True) if is_far)
         _warn(
             f"{type(model).__name__} has no intercept, and the median of {names} is more than "
-            f"{_FAR} scales from zero: subtract it from the data"
+            f"{_FAR} scales from zero: subtract it from the data",
+            depth=3,  # `sample`, what wraps it, the user
         )
 
 
@@ -166,51 +280,11 @@ def _warn_of_buffer(choices: Mapping[str, Any], *, auto: bool) -> None:
         _warn(
             f"buffer={buffer} leaves an error of {error:.1%} of a gradient's noise, more than "
             f"{TOLERANCE:.0%}: set a longer one, windows=Windows({length}, buffer={4 * buffer}), "
-            "or Windows.full()"
+            "or Windows.full()",
+            depth=5,  # `_prepare`, `_draw`, `sample`, what wraps it, the user
         )
 
 
-def _warn(message: str) -> None:
-    # From here: the caller of this, `sample`, what wraps it, the user.
-    warnings.warn(message, UserWarning, stacklevel=5)
-
-
-def _check_arguments(
-    sampler: Any,
-    windows: Any,
-    num_samples: Any,
-    num_chains: Any,
-    num_warmup: Any,
-    thin: Any,
-    control_variate: Any,
-    init: Any,
-) -> None:
-    if isinstance(sampler, type) or not (hasattr(sampler, "step") or isinstance(sampler, Gibbs)):
-        raise TypeError(f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {shown(sampler)}")
-    if not isinstance(windows, Windows):
-        _check_choice("windows", windows, ("auto",), "a Windows")
-    check_size("num_samples", num_samples)
-    check_size("num_chains", num_chains)
-    for name, value, least in (("num_warmup", num_warmup, 0), ("thin", thin, 1)):
-        if isinstance(value, str):
-            _check_choice(name, value, ("auto",), "an integer")
-        else:
-            check_size(name, value, least)
-    if not isinstance(control_variate, bool):
-        _check_choice("control_variate", control_variate, ("auto",), "True or False")
-    if isinstance(sampler, Gibbs):
-        if isinstance(windows, Windows) and not windows.is_full:
-            raise ValueError("Gibbs() sweeps over all rows: leave windows='auto'")
-        if control_variate is True:
-            raise ValueError("Gibbs() has no gradients: leave control_variate='auto'")
-    if not isinstance(init, Mapping):
-        _check_choice("init", init, ("kmeans", "prior"), "a dict of parameters")
-
-
-def _check_choice(name: str, value: Any, words: tuple[str, ...], other: str) -> None:
-    """Raise unless `value` is one of the words; `other` says what else would do."""
-    expected = f"{name} must be {', '.join(map(repr, words))} or {other}"
-    if not isinstance(value, str):
-        raise TypeError(f"{expected}; got {shown(value)}")
-    if value not in words:
-        raise ValueError(f"{expected}; got {shown(value)}")
+def _warn(message: str, depth: int) -> None:
+    """Warn the user, whose call is `depth` calls above the caller of this."""
+    warnings.warn(message, UserWarning, stacklevel=2 + depth)

@@ -1,0 +1,126 @@
+"""Data that commands read, and tables that they write."""
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sojourn.fit import Fit, load
+from sojourn.restoring import series_of
+from sojourn.runs import open_run
+from sojourn.series import Series, open_series
+from sojourn.storage import write_file
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
+
+
+def read(paths: Sequence[Path], **options: Any) -> Series:
+    """Open files as series; a directory of a run stands for its data."""
+    given = [str(path) for path in paths]
+    if len(paths) == 1 and (paths[0] / "config.json").is_file():
+        return series_of(open_run(paths[0]), None)
+    return open_series(given[0] if len(given) == 1 else given, **options)
+
+
+def fit_and_data(run: Path, paths: Sequence[Path] | None, **options: Any) -> tuple[Fit, Series]:
+    """Return a run's fit, and data given or its own."""
+    fit = load(run)
+    series = read(paths, **options) if paths else series_of(open_run(run), None)
+    return fit, fit.as_series(series)
+
+
+def write_table(table: "pandas.DataFrame", out: Path | None) -> None:
+    """Write a table in the format that the name says, or print it as CSV."""
+    if out is None:
+        print(table.to_csv(index=False), end="")
+        return
+    writers = {
+        ".csv": lambda file: table.to_csv(file, index=False),
+        ".tsv": lambda file: table.to_csv(file, index=False, sep="\t"),
+        ".parquet": lambda file: table.to_parquet(file, index=False),
+        ".json": lambda file: table.to_json(file, orient="records", lines=True),
+    }
+    check_out(out)
+    write_file(out, lambda file: _through_memory(writers[out.suffix.lower()], file))
+
+
+def _through_memory(write: Any, file: Any) -> None:
+    """Let pandas write to memory: some writers close the file that they are given."""
+    buffer = io.BytesIO()
+    buffer.close, close = lambda: None, buffer.close  # type: ignore[method-assign]
+    write(buffer)
+    file.write(buffer.getvalue())
+    close()
+
+
+def check_out(
+    out: Path | None, suffixes: tuple[str, ...] = (".csv", ".tsv", ".parquet", ".json")
+) -> None:
+    """Raise before any work if a table cannot be written there."""
+    if out is None:
+        return
+    if out.suffix.lower() not in suffixes:
+        raise ValueError(f"cannot write {out}: expected a name that ends in {', '.join(suffixes)}")
+    if not out.parent.is_dir():
+        raise ValueError(f"cannot write {out}: the folder {out.parent} does not exist")
+
+
+def states_table(states: "xarray.Dataset") -> "pandas.DataFrame":
+    """Return smoothed or decoded states as a table: series, t, state, p_0, …, x_0, sd_0, …"""
+    import pandas
+
+    columns: dict[str, Any] = {name: states[name].to_numpy() for name in ("series", "t")}
+    if "state" in states:
+        columns["state"] = states["state"].to_numpy()
+    if "probability" in states:
+        for k, column in enumerate(states["probability"].to_numpy().T):
+            columns[f"p_{k}"] = column
+    if "x" in states:
+        for i, column in enumerate(states["x"].to_numpy().T):
+            columns[f"x_{i}"] = column
+    if "covariance" in states:
+        variances = np.diagonal(states["covariance"].to_numpy(), axis1=1, axis2=2)
+        for i, column in enumerate(np.sqrt(variances).T):
+            columns[f"sd_{i}"] = column
+    return pandas.DataFrame(columns)
+
+
+def say(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print results, by name, for people or for programs."""
+    if as_json:
+        print(json.dumps(_plain(result), allow_nan=False))
+        return
+    width = max(len(name) for name in result)
+    for name, value in result.items():
+        print(
+            f"{name:<{width}}  {value:.6g}"
+            if isinstance(value, float)
+            else f"{name:<{width}}  {value}"
+        )
+
+
+def records(table: "pandas.DataFrame") -> list[dict[str, Any]]:
+    """Return a table as what JSON can hold, missing numbers as None."""
+    text = table.reset_index().to_json(orient="records", double_precision=15)
+    return json.loads(str(text))
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: numbers that are not finite as None."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

@@ -1,0 +1,186 @@
+"""Commands that apply a run to data."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from sojourn.cli import options
+from sojourn.cli.data import check_out, fit_and_data, say, states_table, write_table
+from sojourn.fit import load
+
+
+def score(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Score rows this far ahead, given the rows before.")
+    ] = None,
+    draws: options.NumDraws = 100,
+    json: options.AsJson = False,
+) -> None:
+    """Print the log-likelihood of data, averaged over the posterior.
+
+    Example: sojourn score run/ test.csv
+    """
+    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    result: dict[str, Any] = {"rows": series.num_rows}
+    if horizon is None:
+        result["log_likelihood"] = fit.score(series, num_draws=draws)
+        result["per_row"] = result["log_likelihood"] / series.num_rows
+    else:
+        result["horizon"] = horizon
+        result["predictive_score"] = fit.predictive_score(series, horizon, num_draws=draws)
+    say(result, as_json=json)
+
+
+def decode(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    out: options.Out = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
+    method: Annotated[
+        str, typer.Option(help="viterbi: the best path; marginal: the best state of each row.")
+    ] = "viterbi",
+    draws: options.NumDraws = 100,
+) -> None:
+    """Write the most probable states: columns series, t, state, p_0, …
+
+    Example: sojourn decode run/ data.csv -o states.parquet
+    """
+    check_out(out)
+    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    found = fit.decode(series, method=method, num_draws=draws)  # type: ignore[arg-type]
+    write_table(states_table(found), out)
+
+
+def smooth(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    out: options.Out = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
+    draws: options.NumDraws = 100,
+) -> None:
+    """Write the law of the state at each row: columns series, t, p_0, … or x_0, …, sd_0, …
+
+    Example: sojourn smooth run/ data.csv -o states.csv
+    """
+    check_out(out)
+    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    write_table(states_table(fit.smooth(series, num_draws=draws)), out)
+
+
+def forecast(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    horizon: Annotated[int, typer.Option(min=1, help="How many rows ahead.")] = 10,
+    out: options.Out = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
+    draws: options.NumDraws = 1000,
+    seed: options.Seed = 0,
+) -> None:
+    """Write what follows the data: columns series, ahead, column, mean, sd, low, high (94%).
+
+    Example: sojourn forecast run/ data.csv --horizon 100
+    """
+    import pandas
+
+    check_out(out)
+    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
+    y = y.transpose("draw", "series", "ahead", "column")
+    values = y.to_numpy()
+    low, high = np.quantile(values, [0.03, 0.97], axis=0)
+    index = np.meshgrid(*(y[d].to_numpy() for d in y.dims[1:]), indexing="ij")
+    columns = dict(zip(y.dims[1:], index, strict=True))
+    columns |= {"mean": values.mean(0), "sd": values.std(0), "low": low, "high": high}
+    write_table(pandas.DataFrame({n: np.ravel(c) for n, c in columns.items()}), out)
+
+
+def impute(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    out: options.Out = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
+    draws: options.NumDraws = 100,
+) -> None:
+    """Write the data with missing entries filled: series, t, the columns, and an sd_ of each.
+
+    Example: sojourn impute run/ data.csv -o filled.csv
+    """
+    import pandas
+
+    check_out(out)
+    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    found = fit.impute(series, num_draws=draws)
+    columns: dict[str, Any] = {name: found[name].to_numpy() for name in ("series", "t")}
+    for kind, prefix in (("mean", ""), ("sd", "sd_")):
+        values = found[kind].transpose("time", "column").to_numpy()
+        columns |= {f"{prefix}{n}": v for n, v in zip(series.columns, values.T, strict=True)}
+    write_table(pandas.DataFrame(columns), out)
+
+
+def simulate(
+    run: options.RunPath,
+    rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 1000,
+    out: options.Out = None,
+    hidden: Annotated[bool, typer.Option("--hidden", help="Write hidden states too.")] = False,
+    seed: options.Seed = 0,
+) -> None:
+    """Draw rows from the model of a run at the posterior mean.
+
+    Example: sojourn simulate run/ --rows 10000 -o simulated.csv
+    """
+    import pandas
+
+    check_out(out)
+    fit = load(run)
+    states, y = fit.model.simulate(fit.mean, rows, seed=seed)
+    columns: dict[str, Any] = dict(zip(fit.columns, y.T, strict=True))
+    if hidden:
+        for name, values in states.items():
+            flat = np.asarray(values)[-rows:]
+            names = [name] if flat.ndim == 1 else [f"{name}_{i}" for i in range(flat.shape[1])]
+            columns |= dict(zip(names, np.atleast_2d(flat.T), strict=True))
+    write_table(pandas.DataFrame(columns), out)
+
+
+def report(
+    run: options.RunPath,
+    data: options.OwnData = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write; RUN/report.html by default.")
+    ] = None,
+) -> None:
+    """Write one HTML file about a run that opens offline.
+
+    Example: sojourn report run/
+    """
+    from sojourn.report import write_report
+    from sojourn.runs import open_run
+
+    path = run / "report.html" if out is None else out
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
+    about = open_run(run).config.get("data") or {}
+    if data or about.get("description") is not None:
+        fit, series = fit_and_data(run, data)
+    else:
+        fit, series = load(run), None
+    write_report(fit, path, series)
+    print(f"wrote {path}")
+
+
+COMMANDS = (score, decode, smooth, forecast, impute, simulate, report)

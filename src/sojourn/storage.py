@@ -1,0 +1,172 @@
+"""Files that are either whole or not there, arrays by name, and a lock on a directory."""
+
+import contextlib
+import json
+import os
+import socket
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks; a second process is then not noticed.
+    fcntl = None
+
+
+class RunError(RuntimeError):
+    """A run directory cannot be used as asked; the message says what to do."""
+
+
+class WriteError(RunError):
+    """A file of a run could not be written; what was written before is kept."""
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text, whole or not at all."""
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays by name to an npz file, whole or not at all."""
+    named: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
+    write_file(path, lambda file: np.savez(file, **named))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        RunError: The file is not there or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: the run is damaged") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({_brief(error)}): the run is damaged") from None
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of an npz file; nothing in it can execute code.
+
+    Raises:
+        RunError: The file is not there, or not what was written.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: the run is damaged") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise RunError(f"{path} cannot be read ({_brief(error)}): the run is damaged") from None
+
+
+def flatten(name: str, tree: Any) -> dict[str, Any]:
+    """Return the arrays of nested dicts and tuples under names such as `metric/pilots/A`."""
+    parts = _parts(tree)
+    if parts is None:
+        return {name: tree}
+    return {n: a for key, part in parts.items() for n, a in flatten(f"{name}/{key}", part).items()}
+
+
+def fill(name: str, template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return `template` with its arrays replaced by those of `flatten`.
+
+    An empty dict or tuple takes all arrays under its name.
+    """
+    parts = _parts(template)
+    if parts is None:
+        if name not in arrays:
+            raise RunError(f"{name} is not in the file: the run is damaged or of another version")
+        return arrays[name]
+    filled = {key: fill(f"{name}/{key}", part, arrays) for key, part in parts.items()}
+    if not parts:
+        start = f"{name}/"
+        filled = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+    if isinstance(template, dict):
+        return filled
+    return type(template)(*filled.values()) if parts else tuple(filled.values())
+
+
+def _parts(tree: Any) -> dict[str, Any] | None:
+    """Return what a dict or tuple holds, by name or by position."""
+    if isinstance(tree, dict):
+        return tree
+    if not isinstance(tree, tuple):
+        return None
+    return tree._asdict() if hasattr(tree, "_asdict") else {str(i): x for i, x in enumerate(tree)}  # type: ignore
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold a lock file that names this process; the system lets go of it when the process ends.
+
+    Raises:
+        RunError: Another process holds it.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    try:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file, 200, 0).decode(errors="replace").strip()
+                raise RunError(
+                    f"{path.parent} is in use by {holder or 'another process'}; wait until it has "
+                    "ended, or stop it"
+                ) from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(file)
+
+
+def cannot_write(path: Path, error: OSError) -> WriteError:
+    """Return an error that says what to do about a file that cannot be written."""
+    return WriteError(
+        f"cannot write {path}: {error.strerror or error}; make room or mend the permissions, or "
+        "choose another directory"
+    )
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write under a temporary name, let the disk have it, then rename."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def _sync_directory(path: Path) -> None:
+    if fcntl is None:
+        return
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:80]

@@ -1,0 +1,338 @@
+"""Runs: stopped anywhere, damaged anyhow, resumed to the same bits."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sojourn as sj
+from cases import CASES
+from sojourn import chains, runs, storage
+from sojourn.progress import Progress
+from sojourn.records import decode, encode
+
+MODEL = sj.GaussianHMM(num_states=2, emission_dim=1)
+TRUTH = {
+    "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+    "means": np.array([[0.0], [3.0]]),
+    "covariances": np.ones((2, 1, 1)),
+}
+Y = MODEL.simulate(TRUTH, 200, seed=0)[1]
+SETTINGS = {
+    "windows": sj.Windows(20, 5, 4),
+    "control_variate": True,
+    "num_warmup": 4,
+    "thin": 2,
+    "num_chains": 2,
+    "progress": False,
+}
+
+
+def run(out: Path, num_samples: int = 24) -> sj.Fit:
+    return sj.sample(MODEL, Y, num_samples=num_samples, out=out, **SETTINGS)
+
+
+def same(one: sj.Fit, other: sj.Fit) -> bool:
+    return one.posterior.identical(other.posterior) and one.sample_stats.identical(
+        other.sample_stats
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(chains, "_CHUNK_DRAWS", (5, 7))
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> sj.Fit:
+    return sj.sample(MODEL, Y, num_samples=24, **SETTINGS)
+
+
+@pytest.fixture
+def finished(tmp_path) -> Path:
+    run(tmp_path / "run", 6)
+    return tmp_path / "run"
+
+
+def test_a_run_extended_is_the_run_that_was_longer(tmp_path, unbroken):
+    short = run(tmp_path / "run", 9)
+    assert short.posterior.sizes["draw"] == 9
+    longer = sj.resume(tmp_path / "run", Y, num_samples=24, progress=False)
+    assert same(longer, unbroken)
+    loaded = sj.load(tmp_path / "run")
+    assert same(loaded, unbroken)
+    assert loaded.choices == unbroken.choices
+    assert loaded.model == unbroken.model
+    every_third = sj.load(tmp_path / "run", thin=3).posterior["means"].to_numpy()
+    np.testing.assert_array_equal(every_third, unbroken.posterior["means"].to_numpy()[:, ::3])
+    assert same(sj.resume(tmp_path / "run", Y, progress=False), unbroken)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "windows"),
+    [(sj.Gibbs(), "auto"), (sj.SGRLD(sj.Decay(0.05)), sj.Windows.full())],
+    ids=["Gibbs", "RLD"],
+)
+def test_other_samplers_resume(tmp_path, sampler, windows):
+    check_resume(tmp_path / "run", MODEL, sampler, windows)
+
+
+def check_resume(out: Path, model, sampler, windows="auto") -> None:
+    settings = SETTINGS | {"windows": windows, "control_variate": "auto"}
+    whole = sj.sample(model, Y, sampler, num_samples=13, **settings)
+    sj.sample(model, Y, sampler, num_samples=6, out=out, **settings)
+    assert same(sj.resume(out, Y, 13, progress=False), whole)
+
+
+class Crash(BaseException):
+    """The end of the process, as far as files can tell."""
+
+
+def dying(monkeypatch, after: int, error: BaseException) -> list[int]:
+    """Let the process die, or the disk be full, from the n-th call to the disk on."""
+    calls = [0]
+
+    def wrap(function):
+        def called(*args):
+            calls[0] += 1
+            if calls[0] > after:
+                raise error
+            return function(*args)
+
+        return called
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(storage.os, name, wrap(getattr(os, name)))
+    return calls
+
+
+@pytest.mark.parametrize("after", [0, 3, 7, 9, 17, 22, 23, 24, 25, 26, 51])
+def test_death_at_any_write_loses_nothing(tmp_path, monkeypatch, unbroken, after):
+    """Of 3 calls per file; the last numbers lie in the draws."""
+    with monkeypatch.context() as patch:
+        calls = dying(patch, after, Crash())
+        with pytest.raises(Crash):
+            run(tmp_path / "run")
+        assert calls[0] > after
+    if (tmp_path / "run" / "config.json").exists():
+        kept = runs.open_run(tmp_path / "run").num_draws
+        if kept:
+            part = sj.load(tmp_path / "run").posterior
+            assert part.identical(unbroken.posterior.isel(draw=slice(kept)))
+        fit = sj.resume(tmp_path / "run", Y, progress=False)
+    else:
+        fit = run(tmp_path / "run")
+    assert same(fit, unbroken)
+
+
+def test_a_full_disk_says_so_and_loses_nothing(tmp_path, monkeypatch, unbroken):
+    with monkeypatch.context() as patch:
+        dying(patch, 40, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        with pytest.raises(sj.RunError, match=r"No space left.*draws per chain are kept.*resume"):
+            run(tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("*.part"))
+    assert same(sj.resume(tmp_path / "run", Y, progress=False), unbroken)
+
+
+def test_an_interrupt_keeps_what_was_drawn(tmp_path, monkeypatch, unbroken):
+    advance, calls = Progress.advance, []
+
+    def interrupt(self, steps, log_posterior=None):
+        calls.append(steps)
+        if len(calls) == 13:
+            raise KeyboardInterrupt
+        advance(self, steps, log_posterior)
+
+    monkeypatch.setattr(chains, "num_cores", lambda: 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", interrupt)
+        with pytest.raises(sj.Interrupted, match=r"kept in .*continue with sojourn.resume") as e:
+            run(tmp_path / "run")
+    kept = e.value.fit
+    if kept is not None:
+        assert kept.posterior.identical(
+            unbroken.posterior.isel(draw=slice(kept.posterior.sizes["draw"]))
+        )
+    assert same(sj.resume(tmp_path / "run", Y, progress=False), unbroken)
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import sojourn as sj
+from sojourn import chains
+chains._CHUNK_DRAWS = (5, 7)
+out, y = sys.argv[1], np.load(sys.argv[2])
+try:
+    fit = sj.resume(out, y, progress=False)
+except sj.RunError as error:
+    assert "does not exist" in str(error) or "no config.json" in str(error), error
+    truth = {"transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+             "means": np.array([[0.0], [3.0]]), "covariances": np.ones((2, 1, 1))}
+    sj.sample(sj.GaussianHMM(2, 1), y, sj.Gibbs(), num_warmup=4, num_chains=2, num_samples=1500,
+              init=truth, progress=False, out=out)
+"""
+
+
+def kill_until_done(folder: Path, signals: list[int]) -> None:
+    """Start and kill a run at random moments after it has begun to draw, then let it end."""
+    np.save(folder / "y.npy", Y)
+    command = [sys.executable, "-c", PROGRAM, str(folder / "run"), str(folder / "y.npy")]
+    drawn = 0
+    for number in signals:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < end:
+            if len(list(folder.glob("run/chain-0/draws-*"))) > drawn:
+                break
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.4))
+        process.send_signal(number)
+        _, err = process.communicate()
+        if number == signal.SIGINT and process.returncode != 0:
+            assert "draws per chain are kept" in err, err
+        drawn = len(list(folder.glob("run/chain-0/draws-*")))
+        assert drawn > 0, err
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    settings = {"num_warmup": 4, "num_chains": 2, "num_samples": 1500, "progress": False}
+    unbroken = sj.sample(MODEL, Y, sj.Gibbs(), init=TRUTH, **settings)
+    assert same(sj.load(folder / "run"), unbroken)
+
+
+def test_killed_processes_lose_nothing(tmp_path):
+    kill_until_done(tmp_path, [signal.SIGKILL, signal.SIGINT])
+
+
+def test_a_second_process_is_told(finished):
+    opened = runs.open_run(finished)
+    with opened.locked(), pytest.raises(sj.RunError, match=rf"in use by process {os.getpid()} on"):
+        sj.resume(finished, Y, progress=False)
+    # The name of a process that is gone does not keep others out.
+    (finished / "lock").write_text("process 4194999 on elsewhere\n")
+    sj.resume(finished, Y, progress=False)
+
+
+def test_saved_fits_are_loaded_but_not_resumed(tmp_path, unbroken):
+    unbroken.save(tmp_path / "saved")
+    loaded = sj.load(tmp_path / "saved")
+    assert same(loaded, unbroken)
+    assert loaded.choices == unbroken.choices
+    with pytest.raises(sj.RunError, match="saved from memory"):
+        sj.resume(tmp_path / "saved", Y)
+    with pytest.raises(sj.RunError, match="already holds a run"):
+        unbroken.save(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_models_survive_as_json(case):
+    model = case.model.scaled_to(case.data)
+    assert decode(json.loads(json.dumps(encode(model)))) == model
+    assert decode(json.loads(json.dumps(encode(case.model)))) == case.model
+
+
+def test_given_starts_and_schedules_survive(tmp_path):
+    settings = SETTINGS | {"num_warmup": 0}
+    sampler = sj.SGRLD(sj.Decay(0.03, 50.0))
+    out = tmp_path / "run"
+    whole = sj.sample(MODEL, Y, sampler, num_samples=8, init=TRUTH, **settings)
+    sj.sample(MODEL, Y, sampler, num_samples=3, init=TRUTH, out=out, **settings)
+    assert same(sj.resume(out, Y, 8, progress=False), whole)
+
+
+def fails(fragment: str, call) -> None:
+    with pytest.raises(sj.RunError) as caught:
+        call()
+    assert fragment in str(caught.value), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def change(path: Path, **entries) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+DAMAGE = {
+    "no such folder": (lambda p: p.rename(p.with_name("gone")), "does not exist"),
+    "no config": (lambda p: (p / "config.json").unlink(), "is not a run: it has no config.json"),
+    "no json": (lambda p: (p / "config.json").write_text("{"), "config.json cannot be read"),
+    "binary": (lambda p: (p / "config.json").write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+    "foreign": (lambda p: (p / "config.json").write_text("[1]"), "is not a run of sojourn"),
+    "foreign too": (lambda p: (p / "config.json").write_text('{"a": 1}'), "not a run of sojourn"),
+    "newer": (lambda p: change(p / "config.json", format=99), "newer than this one; upgrade"),
+    "lacking": (lambda p: (p / "config.json").write_text('{"format": 1}'), "lacks 'model'"),
+    "another model": (
+        lambda p: change(p / "config.json", model={"class": "Other", "fields": {}}),
+        "the run has a Other, which is not known here",
+    ),
+    "another field": (
+        lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
+        "with 'depth': it is of another GaussianHMM",
+    ),
+    "no pieces": (lambda p: [d.unlink() for d in p.rglob("draws-*")], "has no draws yet"),
+    "a hole": (lambda p: (p / "chain-0/draws-0000000000-0000000005.npz").unlink(), "lacks draws"),
+    "cut": (
+        lambda p: (p / "chain-1/draws-0000000000-0000000005.npz").write_bytes(b"PK"),
+        "cannot be read",
+    ),
+    "flipped": (lambda p: flip(p / "chain-0/draws-0000000000-0000000005.npz"), "cannot be read"),
+    "code": (
+        lambda p: np.savez(
+            p / "chain-0/draws-0000000000-0000000005.npz", x=np.array([print], dtype=object)
+        ),
+        "cannot be read",
+    ),
+}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("damage", "fragment"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_foreign_and_newer_runs(finished, damage, fragment):
+    damage(finished)
+    fails(fragment, lambda: sj.load(finished))
+
+
+def test_a_lost_state(finished):
+    next(finished.glob("chain-0/state-*")).unlink()
+    sj.load(finished)
+    fails("is missing: the run is damaged", lambda: sj.resume(finished, Y, 20, progress=False))
+
+
+def test_data_of_a_run(finished):
+    fails("were in memory: give them again", lambda: sj.resume(finished))
+    fails("the data are not those of", lambda: sj.resume(finished, Y[:-1]))
+    fails("the data are not those of", lambda: sj.resume(finished, Y + 1e-9))
+    with pytest.raises(ValueError, match="expects emission_dim=1"):
+        sj.resume(finished, np.hstack([Y, Y]))
+    fails("has 6 draws per chain", lambda: sj.resume(finished, Y, 3))
+
+
+def test_directories_that_cannot_be_used(finished, tmp_path):
+    fails("already holds a run (GaussianHMM, 6 of 6 draws per chain)", lambda: run(finished))
+    (tmp_path / "file").write_text("")
+    fails("is a file", lambda: run(tmp_path / "file"))
+    fails("cannot write", lambda: run(tmp_path / "file" / "run"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("")
+    fails("holds other files (thesis.txt) and no run", lambda: run(tmp_path / "other"))
+    with pytest.raises(ValueError, match="expected parameters"):
+        sj.sample(MODEL, Y, init={}, out=tmp_path / "never", **SETTINGS)
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_read_only_directory(tmp_path):
+    tmp_path.chmod(0o500)
+    fails("mend the permissions", lambda: run(tmp_path / "run"))
