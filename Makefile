@@ -28,6 +28,7 @@ format: $(VENV)/.installed-lint
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/streaming.py --rows 1e9
+	$(BIN)/python benchmarks/draws.py
 
 clean:
 	rm -rf $(VENV) .cache results

@@ -76,7 +76,7 @@ def long_run(num_rows: int):
     return model, y, reference
 
 
-def metropolis(log_ps, center, covariance, num_chains=32, num_steps=10_000, thin=20):
+def metropolis(log_ps, center, covariance, num_chains=32, num_steps=16_000, thin=20):
     """Return draws (chain, draw, dimension) of chains with random-walk proposals.
 
     A first run tells the covariance of the proposals: the posterior is wider than its mode lets on.

@@ -1,0 +1,76 @@
+"""Effective draws per second by length of the series, after warm-up: `python benchmarks/draws.py`.
+
+The smallest bulk effective sample size over all parameters, per second of sampling on all cores. Two runs
+with the same seed differ only in their number of draws; the difference of their times leaves out
+compilation, start and warm-up.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import sojourn as sj
+from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
+
+MODELS = {"ARHMM": alternating_rotations, "LGSSM": rotating_state, "HMM K=8": reversed_cycles}
+
+
+class Rate(NamedTuple):
+    """Effective draws per second, and seconds before the first draw, compilation aside."""
+
+    draws: float
+    warmup: float
+
+
+def measure(model: sj.ARHMM, y: np.ndarray, few: int, many: int, **settings: Any) -> Rate:
+    """Return the rate of effective draws from runs of few and of many draws."""
+    seconds = {}
+    sj.sample(model, y, num_samples=few, progress=False, **settings)  # compiles
+    for count in (few, many):
+        began = time.perf_counter()
+        fit = sj.sample(model, y, num_samples=count, progress=False, **settings)
+        seconds[count] = time.perf_counter() - began
+    ess = float(fit.summary()["ess"].min())
+    sampling = (seconds[many] - seconds[few]) * many / (many - few)
+    return Rate(ess / sampling, seconds[many] - sampling)
+
+
+def main() -> None:
+    """Print a table and write it beside this file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=float, nargs="+", default=[1e4, 1e5, 1e6, 1e7])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--peers-at", type=float, default=1e6, help="rows for Gibbs and SGRLD")
+    asked = parser.parse_args()
+    lines = [
+        "| model | T | sampler | effective draws / s | s to warm up |",
+        "|---|---|---|---|---|",
+    ]
+    print(*lines, sep="\n", flush=True)
+
+    def add(name: str, rows: float, sampler: str, rate: Rate) -> None:
+        lines.append(f"| {name} | {rows:.0e} | {sampler} | {rate.draws:.3g} | {rate.warmup:.1f} |")
+        print(lines[-1], flush=True)
+
+    for name in asked.models:
+        model, params = MODELS[name]()
+        for rows in asked.rows:
+            y = model.simulate(params, int(rows), seed=1)[1]
+            add(name, rows, "default", measure(model, y, 200, 1000))
+            if rows == asked.peers_at:
+                plain = {
+                    "sampler": sj.SGRLD(metric="complete"),
+                    "windows": sj.Windows(200, buffer=16, batch=64),
+                    "control_variate": False,
+                }
+                add(name, rows, "plain SGRLD", measure(model, y, 50, 250, init=params, **plain))
+                gibbs = {"sampler": sj.Gibbs(), "num_warmup": 5, "init": params}
+                add(name, rows, "Gibbs", measure(model, y, 10, 60, **gibbs))
+    (Path(__file__).parent / "draws.md").write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    main()
