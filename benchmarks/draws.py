@@ -1,7 +1,7 @@
 """Effective draws per second by length of the series, after warm-up: `python benchmarks/draws.py`.
 
-The smallest bulk effective sample size over all parameters, per second of sampling on all cores. Two runs
-with the same seed differ only in their number of draws; the difference of their times leaves out
+The smallest bulk effective sample size over all parameters, per second of sampling on all cores. Two
+runs with the same seed differ only in their number of draws; the difference of their times leaves out
 compilation, start and warm-up.
 """
 

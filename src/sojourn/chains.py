@@ -192,15 +192,17 @@ def langevin_chain(
         return state, {name: np.asarray(u)[:count] for name, u in kept.items()}
 
     def begin(key: Array) -> Checkpoint:
+        key_coords, key_state = jax.random.split(key)
         if start is None:
-            coords = disperse(estimator.model, tuned.center, metric, key)
+            coords = disperse(estimator.model, tuned.center, metric, key_coords)
         else:
             coords = {n: jnp.asarray(u) for n, u in start.items()}
-        state = sampler.start(key, coords, metric)
+        state = sampler.start(key_state, coords, metric)
         return Checkpoint(*state, epsilon=tuned.epsilon)
 
     def chain(index: int, key: Array, trace: Trace) -> None:
         key_start, key = jax.random.split(key)
+        key_lp = jax.random.key(0)  # the same windows for all chains, so that they can be compared
         at = trace.store.checkpoint() or begin(key_start)
         state = State(*jax.tree.map(jnp.asarray, (at.coords, at.memory)))
         first, epsilon, halvings, lp = at.step, at.epsilon, at.halvings, at.lp
@@ -224,7 +226,7 @@ def langevin_chain(
                 epsilon, tame = epsilon / 2, 1.0
             state = last
             trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings))
-            bar.advance(size, float(log_posterior(estimator, source, key, state.coords)))
+            bar.advance(size, float(log_posterior(estimator, source, key_lp, state.coords)))
         count, size = trace.num_draws, capacity
         while count < num_samples:
             trace.check()
@@ -241,7 +243,7 @@ def langevin_chain(
             for n in range(size):
                 if (count + n) % _LP_EVERY == 0:
                     coords = {name: jnp.asarray(u[n]) for name, u in drawn.items()}
-                    lp = float(log_posterior(estimator, source, key, coords))
+                    lp = float(log_posterior(estimator, source, key_lp, coords))
                 lps[n] = lp
             steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
             scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial

@@ -21,7 +21,7 @@ from jax import Array
 
 from sojourn.blocks import Pilot
 from sojourn.dynamics import posterior_gradient, pull, push
-from sojourn.gradients import Estimator, Source
+from sojourn.gradients import Estimator, Source, fetch
 from sojourn.models.base import Coords, Model
 
 # Half the distance, in r, between the two gradients of a difference.
@@ -109,10 +109,84 @@ def measure(
     return np.asarray(_differences(estimator, source, key, dict(coords), dict(root)))
 
 
+def from_scores(
+    estimator: Estimator,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    root: Mapping[str, Array],
+    T: float,
+) -> np.ndarray:
+    """Return K from the covariance of windows' gradients that are Monte Carlo averages.
+
+    The information of rows is the covariance of their score. Two independent averages of each window
+    are paired, so that their Monte Carlo errors drop out; few windows are drawn towards K = 1.
+    """
+    key_windows, *keys = jax.random.split(key, 3)
+    source = fetch(estimator, source, key_windows)
+    at = (key_windows, dict(coords), dict(root))
+    one, other = (np.asarray(_window_scores(estimator, source, k, *at)) for k in keys)
+    W, dimension = one.shape
+    length = estimator.windows.length
+    assert length is not None
+    paired = (one - one.mean(0)).T @ (other - other.mean(0)) / (W - 1)
+    K = (paired + paired.T) / 2 * length * W**2 / T
+    prior = np.asarray(_prior_curvature(estimator.model, dict(coords), dict(root)))
+    return (W * K + dimension * np.eye(dimension)) / (W + dimension) + prior
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _window_scores(
+    estimator: Estimator,
+    source: Source,
+    key: Array,
+    key_windows: Array,
+    coords: Coords,
+    root: Mapping[str, Array],
+) -> Array:
+    """Return the gradient of the log-likelihood in r of each window, (W, dimension)."""
+    model, batch = estimator.model, estimator.batch(source, key_windows)
+    moments = model.moments(key, coords, batch, estimator.missing)
+    statistics = jax.vmap(model.collect, in_axes=-1)(moments)
+    return jax.vmap(lambda one: pull(root, model.gradient(coords, one)))(statistics)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prior_curvature(model: Model, coords: Coords, root: Mapping[str, Array]) -> Array:
+    dimension = next(iter(root.values())).shape[1]
+    return -jax.hessian(lambda r: model.log_prior(push(coords, root, r)))(jnp.zeros(dimension))
+
+
 def decompose(K: np.ndarray, root: Mapping[str, Array]) -> Curvature:
     """Return eigenvalues and vectors of K, the values bounded away from zero."""
     values, vectors = np.linalg.eigh(K)
     return Curvature(dict(root), np.maximum(np.abs(values), _FLOOR), vectors)
+
+
+def approach(
+    gradient: Callable[[int], Callable[[Coords], Array]],
+    coords: Coords,
+    curvature: Curvature,
+    longest: float,
+    num_steps: int,
+) -> dict[str, Array]:
+    """Return coordinates near the mode from noisy gradients: Newton steps that shrink, averaged.
+
+    Args:
+        gradient: From the number of a step to a gradient of the log-posterior in r.
+        coords: Where to start.
+        curvature: Curvature near the mode, held fixed.
+        longest: Longest step, in r.
+        num_steps: Steps to take; the last half is averaged.
+    """
+    at, places = dict(coords), []
+    for t in range(num_steps):
+        step, _ = curvature.newton(np.asarray(gradient(t)(at)))
+        step = step * min(1.0, longest / np.linalg.norm(step)) / (1 + t / 5)
+        at = push(at, curvature.root, jnp.asarray(step))
+        places.append(at)
+    kept = places[num_steps // 2 :]
+    return {name: jnp.mean(jnp.stack([place[name] for place in kept]), axis=0) for name in at}
 
 
 def climb(

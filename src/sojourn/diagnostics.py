@@ -119,9 +119,13 @@ def diagnose(posterior: "xarray.Dataset", choices: Mapping[str, Any]) -> list[Ch
     """
     table = summarize(posterior)
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
+    # Entries that are held fixed have no spread, and nothing to say of it.
+    table = table[table["sd"] > 0]
     column = {name: table[name].to_numpy(dtype=float) for name in ("r_hat", "ess", "mcse", "sd")}
-    relative = float(np.max(column["mcse"] / column["sd"]))
-    largest, ess = float(np.max(column["r_hat"])), float(np.min(column["ess"]))
+    relative, largest, ess = math.nan, math.nan, math.nan
+    if len(table):
+        relative = float(np.max(column["mcse"] / column["sd"]))
+        largest, ess = float(np.max(column["r_hat"])), float(np.min(column["ess"]))
     made_up_for = bool(choices.get("noise_made_up_for", False))
     return [
         Check(

@@ -367,10 +367,10 @@ class SGNHT:
         coords = _drift(state.coords, r, h, metric)
         xi = xi + step / 2 * (jnp.square(r).mean() - 1)
         # r' = e^(−ξ s) r + √(2 a ∫ e^(−2 ξ t) dt) N, the exact solution of friction ξ and noise 2a.
-        shrunk = jnp.exp(-xi * step)
-        xi_safe = jnp.where(jnp.abs(xi * step) < 1e-8, 1e-8, xi)
-        spread = -jnp.expm1(-2 * xi_safe * step) / xi_safe
-        r = shrunk * r + jnp.sqrt(self.friction * spread) * jax.random.normal(key, r.shape)
+        x = xi * step
+        near_zero = jnp.abs(x) < 1e-8  # below, 1 − e^(−x) = x to half the digits of a double
+        spread = jnp.where(near_zero, 2.0, -jnp.expm1(-2 * x) / jnp.where(near_zero, 1.0, x)) * step
+        r = jnp.exp(-x) * r + jnp.sqrt(self.friction * spread) * jax.random.normal(key, r.shape)
         xi = xi + step / 2 * (jnp.square(r).mean() - 1)
         return State(_drift(coords, r, h, metric), {"momentum": r, "thermostat": xi})
 

@@ -6,6 +6,7 @@ then a few steps on all rows.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.curvature import AT_MODE, Curvature, climb, complete_root, decompose, measure, pulled
+from sojourn.curvature import (
+    AT_MODE,
+    Curvature,
+    approach,
+    climb,
+    complete_root,
+    decompose,
+    from_scores,
+    measure,
+    pulled,
+)
 from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, posterior_gradient, pull, push
-from sojourn.gradients import Estimator, Source, frozen, full, windowed
+from sojourn.gradients import Estimator, Source, fetch, frozen, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.passes import Tiles, full_statistics
 from sojourn.series import Series, Windows
@@ -32,6 +43,12 @@ _STEPS = 12
 
 # Steps, and so passes over all rows, from the mode of the sample to that of all rows.
 _FULL_STEPS = 3
+
+# Rows of a window whose score counts as one of many, steps of noisy gradients, and the curvature that a
+# metric from scores is trusted to.
+_SCORE_ROWS = 50
+_NOISY_STEPS = 40
+_ROUGH = 2.0
 
 # Longest step in units of √T: a fraction of what one row tells.
 _LONGEST = 0.3
@@ -74,8 +91,8 @@ def find_mode(
 ) -> Mode:
     """Return the mode near `start` and the metric for the sampler there.
 
-    Models without exact gradients, or with very many coordinates, stay where they are, with the
-    complete-data metric.
+    Models with very many coordinates stay where they are, with the complete-data metric. Those without
+    exact gradients approach the mode as near as these allow.
 
     Args:
         model: The model.
@@ -92,10 +109,12 @@ def find_mode(
     T = start.metric.num_rows
     root = complete_root(model, start.coords, start.metric.pilots, names, T)
     dimension = next(iter(root.values())).shape[1]
-    if model.regimes is not None or dimension > _MAX_DIMENSION:
+    if dimension > _MAX_DIMENSION:
         if isinstance(sampler, SGRLD):
             return start
         return start._replace(metric=_constant(start.metric, root, np.eye(dimension)))
+    if model.regimes is not None:
+        return _approach_mode(model, series, windows, start, root, key)
 
     whole = T <= _SAMPLE_ROWS
     if whole:
@@ -127,6 +146,35 @@ def find_mode(
     average, largest = _average(estimator, source, key, mode.coords, curvature)
     metric = _constant(mode.metric, root, average.spread())
     return mode._replace(metric=metric, curvature=largest)
+
+
+def _approach_mode(
+    model: Model,
+    series: Series,
+    windows: Windows,
+    start: Mode,
+    root: dict[str, Array],
+    key: Array,
+) -> Mode:
+    """Do what `find_mode` does with gradients that are Monte Carlo averages."""
+    T = start.metric.num_rows
+    # Short windows, so that there are many of them.
+    short = dataclasses.replace(windows, length=min(_SCORE_ROWS, windows.length or 1))
+    count = int(np.clip(T // (short.length or 1), 64, _SAMPLE_ROWS // _SCORE_ROWS))
+    many = windowed(model, series, dataclasses.replace(short, batch=count))
+    curvature = decompose(from_scores(*many, key, start.coords, root, T), root)
+    estimator, source = full(model, series, start.tiles) if T <= _SAMPLE_ROWS else many
+
+    def gradient(t: int) -> Callable[[Coords], Array]:
+        key_step = jax.random.fold_in(key, t)
+        own = fetch(estimator, source, jax.random.split(key_step)[0])
+        return functools.partial(_on_sample, estimator, own, key_step, root)
+
+    longest = _LONGEST * float(np.sqrt(T))
+    coords = approach(gradient, start.coords, curvature, longest, _NOISY_STEPS)
+    mode = place(model, series, coords)
+    metric = _constant(mode.metric, root, curvature.spread())
+    return mode._replace(metric=metric, curvature=_ROUGH)
 
 
 def constant_blocks(model: Model, sampler: Sampler, at: Mode) -> set[str]:
@@ -161,13 +209,16 @@ def _average(
     Also the largest curvature found there, in the metric of the average.
     """
     root = curvature.root
-    here = measure(estimator, source, key, coords, root)
+    key_states, key_away = jax.random.split(key)
+    here = measure(estimator, source, key_states, coords, root)
+    if not np.isfinite(here).all():
+        return curvature, 1.0
     spread = decompose(here, root).spread()
-    away = spread @ np.asarray(jax.random.normal(key, (len(spread),)))
-    found = [here]
-    for side in (-away, away):
-        found.append(measure(estimator, source, key, push(coords, root, jnp.asarray(side)), root))
-    average = decompose(np.mean([K for K in found if np.isfinite(K).all()], axis=0), root)
+    away = spread @ np.asarray(jax.random.normal(key_away, (len(spread),)))
+    sides = [push(coords, root, jnp.asarray(side)) for side in (-away, away)]
+    found = [here, *(measure(estimator, source, key_states, side, root) for side in sides)]
+    found = [K for K in found if np.isfinite(K).all()]
+    average = decompose(np.mean(found, axis=0), root)
     spread = average.spread()
     largest = max(np.linalg.eigvalsh(spread.T @ K @ spread)[-1] for K in found)
     return average, float(largest)

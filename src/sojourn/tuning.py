@@ -85,7 +85,7 @@ def tune(
     shape = Windows(min(200, max(series.lengths) - model.num_lags), 64, 64)
     choices: dict[str, Any] = {}
     if windows == "auto" and is_long:
-        buffer, error = choose(model, series, shape, sampler, center, start.metric, key_buffer)
+        buffer, error = choose(model, series, shape, SGRLD(), center, start.metric, key_buffer)
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)
     mode = find_mode(model, series, sampler, shape, start, key_mode)
@@ -93,16 +93,16 @@ def tune(
     steps = None
     if isinstance(windows, Windows) and not windows.is_full:
         steps = _from_windows(model, series, sampler, windows, control_variate, mode, key_noise)
-        error, bias = check(model, series, windows, sampler, mode.coords, start.metric, key_buffer)
+        error, bias = check(model, series, windows, SGRLD(), mode.coords, start.metric, key_buffer)
         choices |= {"buffer_error": _rounded(error)}
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
             choices["buffer_bias"] = _rounded(bias)
     elif windows == "auto" and is_long:
         steps = _from_windows(model, series, sampler, shape, control_variate, mode, key_noise)
-        steps = _fit_batch(sampler, steps, mode)
+        steps = _fit_batch(sampler, steps, mode, may_take_all=not series.streams)
     if steps is None:
         steps = _from_all(model, series, sampler, mode, key_noise)
-        choices |= {"windows": "full", "buffer": mode.tiles.buffer}
+        choices = {"windows": "full", "buffer": mode.tiles.buffer}
     else:
         taken = steps.estimator.windows
         choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
@@ -163,19 +163,17 @@ def _from_windows(
     return min(found, key=lambda steps: steps.noise)
 
 
-def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode) -> _Steps | None:
+def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: bool) -> _Steps | None:
     """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
     estimator, source, covariance = steps
     model, windows = estimator.model, estimator.windows
     if sampler.step_size != "auto":
         return steps
-    share = sampler.noise_share(
-        sampler.largest_step(model, mode.metric, mode.curvature), steps.noise
-    )
+    share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
     allowed = _allowed_noise(model, sampler, mode.metric)
     batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
     num_passes = 1 if source.center is None else 2
-    if batch * estimator.rows * num_passes >= mode.metric.num_rows:
+    if may_take_all and batch * estimator.rows * num_passes >= mode.metric.num_rows:
         return None
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
@@ -229,14 +227,19 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float
         return sampler.step_size.initial
     if sampler.step_size != "auto":
         return float(sampler.step_size)
-    curvature = mode.curvature
-    if isinstance(sampler, SGLD):
-        curvature = float(_curvature(sampler, model, mode.coords, mode.metric))
-    epsilon = sampler.largest_step(model, mode.metric, curvature)
+    epsilon = _largest_step(sampler, model, mode)
     allowed = _allowed_noise(model, sampler, mode.metric)
     while sampler.noise_share(epsilon, noise) > allowed:
         epsilon *= 0.9
     return float(epsilon)
+
+
+def _largest_step(sampler: Sampler, model: Model, mode: Mode) -> float:
+    """Return the largest ε with a small error of discretisation."""
+    curvature = mode.curvature
+    if isinstance(sampler, SGLD):
+        curvature = float(_curvature(sampler, model, mode.coords, mode.metric))
+    return sampler.largest_step(model, mode.metric, curvature)
 
 
 def gradient_noise(
