@@ -121,7 +121,7 @@ def diagnose(posterior: "xarray.Dataset", choices: Mapping[str, Any]) -> list[Ch
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
     # Entries that are held fixed have no spread, and nothing to say of it.
     table = table[table["sd"] > 0]
-    column = {name: table[name].to_numpy(dtype=float) for name in ("r_hat", "ess", "mcse", "sd")}
+    column = {n: np.asarray(table[n], dtype=float) for n in ("r_hat", "ess", "mcse", "sd")}
     relative, largest, ess = math.nan, math.nan, math.nan
     if len(table):
         relative = float(np.max(column["mcse"] / column["sd"]))

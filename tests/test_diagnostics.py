@@ -1,0 +1,82 @@
+"""Diagnostics are honest: silent on a sound run, loud on a forced one."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import sojourn as sj
+from sojourn.synthetic import alternating_rotations
+
+SETTINGS = {"num_chains": 2, "progress": False, "seed": 0}
+
+
+def diagnosed(fit):
+    """Return the table and all that was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = fit.diagnostics()
+    return table, [str(w.message) for w in caught]
+
+
+@pytest.fixture(scope="module")
+def switching():
+    model, params = alternating_rotations()
+    return model, model.simulate(params, 1500, seed=1)[1]
+
+
+def test_a_sound_run_passes(switching):
+    model, y = switching
+    fit = sj.sample(model, y, num_samples=1000, **SETTINGS)
+    assert fit.choices["metric"] == "observed"
+    table, warned = diagnosed(fit)
+    assert table["ok"].all()
+    assert not warned
+    assert table.loc["ess", "value"] == pytest.approx(fit.summary()["ess"].min())
+    assert all(isinstance(line, str) and line for line in table["says"])
+
+
+def test_windows_without_buffers_are_noticed(switching):
+    model, y = switching
+    windows = sj.Windows(length=10, buffer=0, batch=32)
+    fit = sj.sample(model, y, windows=windows, num_samples=20, num_warmup=20, **SETTINGS)
+    table, warned = diagnosed(fit)
+    assert not table.loc["buffer_error", "ok"]
+    assert any("longer buffer" in line for line in warned)
+
+
+def test_a_step_far_too_large_is_noticed(switching):
+    model, y = switching
+    usual = sj.sample(model, y, num_samples=5, num_warmup=5, **SETTINGS).choices["step_size"]
+    sampler = sj.SGRLD(step_size=30 * usual)
+    try:
+        fit = sj.sample(model, y, sampler, num_samples=20, num_warmup=20, **SETTINGS)
+    except sj.DivergenceError:
+        return
+    table, warned = diagnosed(fit)
+    assert not table.loc["discretisation", "ok"]
+    assert any("lower step_size" in line for line in warned)
+
+
+def test_entries_that_are_fixed_do_not_silence_the_rest():
+    """One state: its transition matrix is the number one, in every draw."""
+    y = np.random.default_rng(0).normal(size=(200, 1))
+    fit = sj.sample(sj.GaussianHMM(1, 1), y, sj.Gibbs(), num_samples=50, num_warmup=5, **SETTINGS)
+    table, warned = diagnosed(fit)
+    assert np.isfinite(table.loc["ess", "value"])
+    assert any("effective" in line for line in warned)
+
+
+@pytest.mark.parametrize("sampler", [sj.SGHMC(), sj.SGNHT()], ids=["SGHMC", "SGNHT"])
+def test_samplers_with_momentum_agree_with_langevin(switching, sampler):
+    """Means within 0.2 sds and sds within 15%, from windows, of SGRLD on all rows."""
+    model, y = switching
+    windows = sj.Windows(length=100, buffer=10, batch=16)
+    usual = sj.sample(model, y, num_samples=1000, **SETTINGS)
+    fit = sj.sample(model, y, sampler, windows=windows, num_samples=600, thin=4, **SETTINGS)
+    for name, values in usual.posterior.items():
+        sd = values.std(("chain", "draw"))
+        shift = abs(fit.posterior[name].mean(("chain", "draw")) - values.mean(("chain", "draw")))
+        assert float((shift / sd).max()) < 0.2
+        ratio = fit.posterior[name].std(("chain", "draw")) / sd
+        assert float(abs(ratio - 1).max()) < 0.15
