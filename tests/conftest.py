@@ -22,6 +22,13 @@ def x64():
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Drop compiled programs after each file: all of them together take gigabytes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20240517)
