@@ -20,9 +20,12 @@ Columns = Annotated[
     typer.Option("--column", help="A column to use; give it once for each. All by default."),
 ]
 Sequence = Annotated[
-    str | None, typer.Option(help="Column that tells series apart; its rows stand together.")
+    str | None,
+    typer.Option(help="Column that tells series apart; its rows stand together. '' for none."),
 ]
-Variable = Annotated[str | None, typer.Option(help="Which array, of a file that holds several.")]
+Variable = Annotated[
+    str | None, typer.Option(help="Which array, of a file that holds several. '' for none.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -145,6 +145,11 @@ class Series:
             return replace(self, values=Mapped(values, units=(location, scale)))
         return replace(self, values=scaled(self.rows(0, self.num_rows), location, scale))
 
+    def standardized(self, mean: np.ndarray, deviation: np.ndarray) -> "Series":
+        """Return (y − mean) / deviation of each column, when it is read; `restore` undoes it."""
+        units = (mean, deviation)
+        return replace(self, values=Mapped(self.source, units=units), units=units)
+
     def restore(self, values: np.ndarray) -> np.ndarray:
         """Return values (…, D) in the units of the data, where `standardize` was asked for."""
         return values if self.units is None else values * self.units[1] + self.units[0]
