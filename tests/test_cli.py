@@ -186,7 +186,7 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     assert run("resume", made, tmp_path / "raw.csv", "--samples", "3", "-q")[0] == 0
 
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation
-    code, out, _ = run("score", made, tmp_path / "new.csv", "--json")
+    out = run("score", made, tmp_path / "new.csv", "--json")[1]
     assert json.loads(out)["log_likelihood"] == pytest.approx(fit.score(rows), rel=1e-10)
     table = pd.read_csv(
         io.StringIO(run("forecast", made, tmp_path / "new.csv", "--horizon", "2")[1])

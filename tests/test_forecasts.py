@@ -207,7 +207,7 @@ def test_a_fit_forecasts_imputes_and_draws_paths():
     rng = np.random.default_rng(0)
     draws = {n: np.stack([np.array(v)] * 20) for n, v in HMM_PARAMS.items()}
     draws["means"] += 0.3 * rng.normal(size=(20, 2, 2))
-    fit = make_fit(HMM, sj.as_series(y), [draws], [{}], {"sampler": "by hand"}, 0)
+    fit = make_fit(HMM, sj.as_series(y).columns, [draws], [{}], {"sampler": "by hand"}, 0)
     ahead = fit.forecast(y, 3, num_draws=5, seed=1)
     assert dict(ahead.sizes) == {"draw": 5, "series": 1, "ahead": 3, "column": 2}
     filled = fit.impute(y, num_draws=5, with_draws=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sojourn.fit import Fit, load
+from sojourn.outputs import columns_of
 from sojourn.restoring import series_of
 from sojourn.runs import Run, open_run
 from sojourn.series import Series, as_series, open_series
@@ -115,24 +116,12 @@ def check_out(
         raise ValueError(f"cannot write {out}: the folder {out.parent} does not exist")
 
 
-def states_table(states: "xarray.Dataset") -> "pandas.DataFrame":
-    """Return smoothed or decoded states as a table: series, t, state, p_0, …, x_0, sd_0, …"""
+def write_states(states: "xarray.Dataset", out: Path | None) -> None:
+    """Write smoothed or decoded states: series, t, state, p_0, …, x_0, sd_0, …"""
     import pandas
 
-    columns: dict[str, Any] = {name: states[name].to_numpy() for name in ("series", "t")}
-    if "state" in states:
-        columns["state"] = states["state"].to_numpy()
-    if "probability" in states:
-        for k, column in enumerate(states["probability"].to_numpy().T):
-            columns[f"p_{k}"] = column
-    if "x" in states:
-        for i, column in enumerate(states["x"].to_numpy().T):
-            columns[f"x_{i}"] = column
-    if "covariance" in states:
-        variances = np.diagonal(states["covariance"].to_numpy(), axis1=1, axis2=2)
-        for i, column in enumerate(np.sqrt(variances).T):
-            columns[f"sd_{i}"] = column
-    return pandas.DataFrame(columns)
+    rows = {str(name): values.to_numpy() for name, values in states.variables.items()}
+    write_table(pandas.DataFrame(columns_of(rows)), out)
 
 
 def say(result: dict[str, Any], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import typer
 
 from sojourn.cli import options
-from sojourn.cli.data import check_out, fit_and_data, say, states_table, units_of, write_table
+from sojourn.cli.data import check_out, fit_and_data, say, units_of, write_states, write_table
 from sojourn.fit import load
 from sojourn.runs import open_run
 
@@ -57,8 +57,11 @@ def decode(
     """
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    found = fit.decode(series, method=method, num_draws=draws)  # type: ignore[arg-type]
-    write_table(states_table(found), out)
+    named: dict[str, Any] = {"method": method, "num_draws": draws}
+    if out is not None and out.suffix.lower() == ".parquet":
+        fit.decode(series, **named, out=out)  # as it is made
+    else:
+        write_states(fit.decode(series, **named), out)
 
 
 def smooth(
@@ -76,7 +79,10 @@ def smooth(
     """
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    write_table(states_table(fit.smooth(series, num_draws=draws)), out)
+    if out is not None and out.suffix.lower() == ".parquet":
+        fit.smooth(series, draws, out=out)  # as it is made
+    else:
+        write_states(fit.smooth(series, draws), out)
 
 
 def forecast(
