@@ -348,7 +348,6 @@ class Fit:
         """Write the draws to a new directory, for `load`; to `resume` a run, sample with `out`."""
         config = {
             "model": encode(self.model),
-            "sampler": {"class": self.choices["sampler"], "fields": {}},
             "columns": list(self.columns),
             "num_samples": self.posterior.sizes["draw"],
             "num_chains": self.posterior.sizes["chain"],

@@ -1,6 +1,5 @@
 """`sojourn fit`, `sojourn resume`."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from sojourn.fit import Fit
 from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run
+from sojourn.series import suggestion
 
 Data = Annotated[
     list[Path] | None, typer.Argument(help="Files of data, one series each.", show_default=False)
@@ -199,6 +199,4 @@ def _auto(name: str, value: str, kind: type) -> Any:
 def _one_of(name: str, value: str, known: dict[str, Any]) -> Any:
     if value in known:
         return known[value]
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"--{name} must be one of {', '.join(known)}; got {value!r}{hint}")
+    raise ValueError(f"--{name} cannot be {value!r}; {suggestion(value, list(known))}")

@@ -137,9 +137,9 @@ def impute(
     mean, sd = units.restore(mean), sd if units.standard is None else sd * units.standard[1]
     if units.log:
         # Moments of what has this logarithm follow from draws.
-        column = [series.columns.index(name) for name in found["entry_column"].to_numpy()]
-        drawn = units.restore(found["draw"].to_numpy(), column)
-        where = found["entry_time"].to_numpy(), column
+        entry = [series.columns.index(name) for name in found["entry_column"].to_numpy()]
+        drawn = units.restore(found["draw"].to_numpy(), entry)
+        where = found["entry_time"].to_numpy(), np.asarray(entry, int)
         mean[where], sd[where] = drawn.mean(0), drawn.std(0)
     columns: dict[str, Any] = {name: found[name].to_numpy() for name in ("series", "t")}
     for values, prefix in ((mean, ""), (sd, "sd_")):
