@@ -73,7 +73,7 @@ def smooth(
     variable: options.Variable = None,
     draws: options.NumDraws = 100,
 ) -> None:
-    """Write the law of the state at each row: columns series, t, p_0, … or x_0, …, sd_0, …, covariance_0_1, …
+    """Write the law of the state at each row: series, t, p_0, … or x_0, …, sd_0, …, covariance_0_1, …
 
     Example: sojourn smooth run/ data.csv -o states.csv
     """
