@@ -10,6 +10,7 @@ import pytest
 import sojourn as sj
 from sojourn.align import align_chains
 from sojourn.diagnostics import summarize
+from sojourn.fit import make_fit
 from sojourn.plots import plot_trace
 
 
@@ -114,6 +115,23 @@ def test_segmentation_shows_the_rows_and_the_series_asked_for(fitted):
     np.testing.assert_array_equal(figure.axes[1].lines[0].get_ydata(), y[20:60, 1])
     with pytest.raises(ValueError, match="series must be below 2"):
         fit.plot_segmentation([y[:90], y[:70]], series=2)
+
+
+def test_segmentation_of_what_was_not_seen(fitted):
+    fit, _, _, y = fitted
+    gone = y.copy()
+    gone[100:200, 1] = np.nan
+    figure = fit.plot_segmentation(gone, 110, 190)
+    assert figure.axes[1].get_ylim() == (-0.05, 1.05)
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), y[110:190, 0])
+
+
+def test_segmentation_needs_discrete_states():
+    model = sj.LGSSM(state_dim=1, emission_dim=1)
+    draws = {name: np.ones((2, 1, 1)) for name in ("A", "Q", "R")}
+    fit = make_fit(model, ("y0",), [draws], [{}], {"sampler": "by hand"}, 0)
+    with pytest.raises(ValueError, match="LGSSM has no discrete states"):
+        fit.plot_segmentation(np.arange(9.0))
 
 
 def test_columns_are_matched_by_name(fitted):

@@ -14,8 +14,10 @@ from oracles import (
     regime_log_densities,
     textbook_pass,
 )
+from sojourn import states
 from sojourn.fit import make_fit
 from sojourn.forecasts import _tails
+from sojourn.series.sources import ArraySource
 
 HMM = sj.GaussianHMM(num_states=2, emission_dim=2)
 HMM_PARAMS = {
@@ -97,6 +99,23 @@ def test_tails_are_as_long_as_forgetting_takes():
     rows = slow.simulate({n: np.array(v) for n, v in params.items()}, 500, seed=0)[1]
     long = _tails(slow, slow.to_coords(params), sj.as_series(rows))[0]
     assert len(short) == 256 and len(long) == 500
+
+
+def test_forecasts_read_the_ends_and_copy_a_few_at_a_time(tmp_path, monkeypatch):
+    """Rows far from the end are never read, and any number of draws is drawn in bounded batches."""
+    y = HMM.simulate(HMM_PARAMS, 3000, seed=2)[1]
+    np.save(tmp_path / "y.npy", y)
+    series, first, sizes = sj.open_series(tmp_path / "y.npy"), [], []
+    rows, drawn = ArraySource.rows, states.draw_states
+    monkeypatch.setattr(ArraySource, "rows", lambda self, a, b: first.append(a) or rows(self, a, b))
+    monkeypatch.setattr(
+        states, "draw_states", lambda m, c, s, k: sizes.append(s.num_rows) or drawn(m, c, s, k)
+    )
+    monkeypatch.setattr(states, "_COPIED_ROWS", 600)
+    found = sj.forecast(HMM, HMM_PARAMS, series, 2, num_draws=5)["y"]
+    assert min(first) == 3000 - 256
+    assert sizes == [2 * 258] * 3
+    assert found.shape == (5, 1, 2, 2) and len(np.unique(found[:, 0, 0, 0])) == 5
 
 
 def test_forecast_of_an_autoregression_follows_its_lags():
@@ -207,7 +226,7 @@ def test_a_fit_forecasts_imputes_and_draws_paths():
     rng = np.random.default_rng(0)
     draws = {n: np.stack([np.array(v)] * 20) for n, v in HMM_PARAMS.items()}
     draws["means"] += 0.3 * rng.normal(size=(20, 2, 2))
-    fit = make_fit(HMM, sj.as_series(y), [draws], [{}], {"sampler": "by hand"}, 0)
+    fit = make_fit(HMM, sj.as_series(y).columns, [draws], [{}], {"sampler": "by hand"}, 0)
     ahead = fit.forecast(y, 3, num_draws=5, seed=1)
     assert dict(ahead.sizes) == {"draw": 5, "series": 1, "ahead": 3, "column": 2}
     filled = fit.impute(y, num_draws=5, with_draws=True)

@@ -19,7 +19,7 @@ ALLOWED = {
     "dynamics": {"blocks", "models"},
     "gibbs": {"models", "series", "passes"},
     "metrics": {"models", "series", "passes", "align"},
-    "outputs": {"models", "series", "passes", "metrics"},
+    "outputs": {"models", "series", "passes", "metrics", "storage"},
     "states": {"models", "series", "passes", "metrics", "gibbs", "outputs"},
     "forecasts": {"models", "series", "passes", "metrics", "states"},
     "buffers": {"blocks", "models", "series", "gradients", "dynamics"},
@@ -59,8 +59,8 @@ ALLOWED = {
     "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
     "report": {"diagnostics", "fit", "plots", "report_figures", "series", "storage"},
     "cli": {
-        *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "report", "restoring", "runs"),
-        *("sampling", "series", "storage", "synthetic"),
+        *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "outputs", "report"),
+        *("restoring", "runs", "sampling", "series", "storage", "synthetic"),
     },
 }
 OUTSIDE = {"plots", "report", "report_figures", "cli", "demo"}

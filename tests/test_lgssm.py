@@ -11,6 +11,7 @@ import sojourn as sj
 from cases import CASES, LGSSM_PARAMS
 from oracles import dense_gaussian, textbook_kalman
 from sojourn.gibbs import Sweep
+from sojourn.models import subspace
 from sojourn.synthetic import rotating_state
 
 QUICK = {"progress": False, "num_chains": 2, "num_samples": 20, "num_warmup": 20}
@@ -154,6 +155,18 @@ def test_free_rows_of_C_are_drawn():
         C = fit.posterior["C"].to_numpy()
         np.testing.assert_array_equal(C[:, :, :2], np.broadcast_to(np.eye(2), C[:, :, :2].shape))
         np.testing.assert_allclose(C[:, :, 2].mean((0, 1)), [0.7, -0.4], atol=0.25)
+
+
+def test_subspace_start_of_more_series_than_it_reads(tmp_path, monkeypatch):
+    y = np.random.default_rng(0).normal(size=(3, 40, 2))
+    monkeypatch.setattr(subspace, "_ROWS", 40)
+    for i, rows in enumerate(y):
+        np.save(tmp_path / f"{i}.npy", rows)
+    series = sj.open_series([tmp_path / f"{i}.npy" for i in range(3)])
+    found = subspace.subspace_params(series, 2, None)
+    expected = subspace.subspace_params(sj.as_series(y[0]), 2, None)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value)
 
 
 def test_subspace_start_is_near_the_truth():

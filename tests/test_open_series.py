@@ -358,10 +358,37 @@ def test_sources_agree_with_plain_indexing(name, monkeypatch):
     np.testing.assert_array_equal([first for first, _ in parts][1], len(parts[0][1]))
     origin = np.array([33, 0, 1, 1, 8])
     np.testing.assert_array_equal(source.windows(origin, 6), rows[origin[:, None] + np.arange(6)])
+    for start in (0, 7, 40, len(rows)):
+        assert source.rows(start, start).shape == (0, rows.shape[1])
     late = source.windows(np.array([len(rows) - 2]), 4)[0]
     np.testing.assert_array_equal(late[:2], rows[-2:])
     if name != "pieces":
         assert np.isnan(late[2:]).all()
+
+
+def test_windows_are_joined_up_to_a_limit(monkeypatch):
+    """Requests of neighbours are one, but none is larger than the limit."""
+    asked = []
+
+    class Watched(ColumnSource):
+        def rows(self, start, stop):
+            asked.append((start, stop))
+            return super().rows(start, stop)
+
+    source = Watched({"a": ROWS[:, 0], "b": ROWS[:, 1]})
+    source.chunk = 10
+    origin = np.array([90, 0, 3, 12, 25, 30, 31])
+    for limit, spans in (
+        (1000, [(0, 35), (90, 94)]),
+        (20, [(0, 16), (25, 35), (90, 94)]),
+        (2, [(0, 7), (12, 16), (25, 35), (90, 94)]),
+    ):
+        asked.clear()
+        monkeypatch.setattr(sources, "_REQUEST_BYTES", 8 * 2 * limit)
+        found = source.windows(origin, 4)
+        np.testing.assert_array_equal(found, ROWS[origin[:, None] + np.arange(4)])
+        assert asked == spans
+    assert source.windows(np.zeros(0, int), 4).shape == (0, 4, 2)
 
 
 def test_location_and_scale_do_not_depend_on_where_rows_are(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import xarray
 
 import sojourn as sj
 from cases import LGSSM_PARAMS
-from sojourn import passes
+from sojourn import outputs, passes
 from sojourn.fit import make_fit
 
 ARHMM = sj.ARHMM(num_states=2, emission_dim=1, num_lags=2)
@@ -91,12 +91,38 @@ def test_averages_over_draws_are_written(tmp_path):
     y = model.simulate(LGSSM_PARAMS, 700, seed=1)[1]
     draws = {name: np.stack([value] * 3) for name, value in LGSSM_PARAMS.items()}
     draws["A"] = draws["A"] * np.array([0.7, 1.0, 1.2])[:, None, None]
-    fit = make_fit(model, sj.as_series(y), [draws], [{}], {"sampler": "by hand"}, 0)
+    fit = make_fit(model, ("y0", "y1"), [draws], [{}], {"sampler": "by hand"}, 0)
     expected = fit.smooth(y, num_draws=3)
     path = fit.smooth(y, num_draws=3, out=tmp_path / "x.zarr")
     same(xarray.open_zarr(path, chunks=None, consolidated=False), expected)
     table = pd.read_parquet(fit.decode(y, num_draws=3, out=tmp_path / "x.parquet"))
     np.testing.assert_allclose(table["covariance_0_1"], expected["covariance"][:, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(table["sd_1"] ** 2, expected["covariance"][:, 1, 1], atol=1e-12)
+    assert list(table) == ["series", "t", "x_0", "x_1", "sd_0", "sd_1", "covariance_0_1"]
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.parquet"])
+def test_what_is_cut_short_leaves_what_was_there(tmp_path, monkeypatch, name):
+    """A store has its name when it is whole."""
+    model = sj.LGSSM(state_dim=2, emission_dim=2)
+    y = model.simulate(LGSSM_PARAMS, 700, seed=1)[1]
+    open_it = {
+        "a.zarr": lambda path: xarray.open_zarr(path, chunks=None, consolidated=False).load(),
+        "a.parquet": lambda path: pd.read_parquet(path).to_xarray(),
+    }[name]
+    before = open_it(sj.smooth(model, LGSSM_PARAMS, y, out=tmp_path / name))
+
+    def fail(self, gap):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs.Writer, "finish", fail)
+        for target in (name, f"new-{name}"):
+            with pytest.raises(KeyboardInterrupt):
+                sj.smooth(model, LGSSM_PARAMS, 2 * y, out=tmp_path / target)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert open_it(tmp_path / name).identical(before)
+    assert not open_it(sj.smooth(model, LGSSM_PARAMS, 2 * y, out=tmp_path / name)).equals(before)
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path):

@@ -310,6 +310,22 @@ def test_a_lost_state(finished):
     fails("is missing: the run is damaged", lambda: sj.resume(finished, Y, 20, progress=False))
 
 
+def test_other_versions_are_told(finished):
+    versions = json.loads((finished / "config.json").read_text())["versions"]
+    change(finished / "config.json", versions=versions | {"jax": "0.0.1"})
+    with pytest.warns(UserWarning, match=r"was begun with jax 0\.0\.1, now") as told:
+        sj.resume(finished, Y, progress=False)
+    assert told[0].filename == __file__
+
+
+def test_a_place_without_locks_is_told(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    fails("cannot be locked (No locks available)", lambda: run(tmp_path / "run"))
+
+
 def test_data_of_a_run(finished):
     fails("were in memory: give them again", lambda: sj.resume(finished))
     fails("the data are not those of", lambda: sj.resume(finished, Y[:-1]))

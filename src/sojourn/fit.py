@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from sojourn.forecasts import forecast_draws, impute_draws
 from sojourn.gradients import gradient
 from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
-from sojourn.outputs import write_states
+from sojourn.outputs import average, write_states
 from sojourn.records import encode
 from sojourn.runs import create_run, open_run
 from sojourn.series import Series, Windows, as_series
@@ -143,16 +143,19 @@ class Fit:
         series = self.as_series(data)
         if out is not None:
             return write_states(self.model, self.draws(num_draws), series, out)
-        total, gap = None, 0.0
         drawn = self.draws(num_draws)
-        for params in drawn:
-            one = smooth(self.model, params, series)
-            gap = np.maximum(gap, one.attrs["discrepancy"])  # NaN stays NaN
-            # Second moments average, covariances do not: draws differ in their means too.
-            one = _add_outer(one, 1)
-            total = one if total is None else total + one
-        assert total is not None
-        return _add_outer(total / len(drawn), -1).assign_attrs(discrepancy=float(gap))
+        first = smooth(self.model, drawn[0], series)
+        gaps = [first.attrs["discrepancy"]]
+
+        def laws() -> Iterator[dict[str, np.ndarray]]:
+            yield arrays_of(first)
+            for params in drawn[1:]:
+                one = smooth(self.model, params, series)
+                gaps.append(one.attrs["discrepancy"])
+                yield arrays_of(one)
+
+        found = {name: (first[name].dims, value) for name, value in average(laws()).items()}
+        return first.assign(found).assign_attrs(discrepancy=float(np.max(gaps)))  # NaN stays NaN
 
     def decode(
         self,
@@ -345,7 +348,6 @@ class Fit:
         """Write the draws to a new directory, for `load`; to `resume` a run, sample with `out`."""
         config = {
             "model": encode(self.model),
-            "sampler": {"class": self.choices["sampler"], "fields": {}},
             "columns": list(self.columns),
             "num_samples": self.posterior.sizes["draw"],
             "num_chains": self.posterior.sizes["chain"],
@@ -411,7 +413,12 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
 
 
 def _chain(dataset: "xarray.Dataset", index: int) -> dict[str, np.ndarray]:
-    return {str(name): values.to_numpy()[index] for name, values in dataset.items()}
+    return {name: values[index] for name, values in arrays_of(dataset).items()}
+
+
+def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:
+    """Return the variables of a dataset as arrays, by name."""
+    return {str(name): values.to_numpy() for name, values in dataset.items()}
 
 
 def _joined(truth: Any) -> np.ndarray:
@@ -419,15 +426,6 @@ def _joined(truth: Any) -> np.ndarray:
     if isinstance(truth, list | tuple) and len(truth) and np.ndim(truth[0]):
         return np.concatenate([np.asarray(part) for part in truth])
     return np.asarray(truth)
-
-
-def _add_outer(states: "xarray.Dataset", sign: int) -> "xarray.Dataset":
-    """Add x xᵀ to the covariances of continuous states, or take it away."""
-    if "covariance" not in states:
-        return states
-    x = states["x"]
-    outer = x * x.rename(dim="dim_bis")
-    return states.assign(covariance=states["covariance"] + sign * outer)
 
 
 def make_fit(

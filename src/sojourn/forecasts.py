@@ -17,7 +17,7 @@ from sojourn.models import completion
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import state_marginals
 from sojourn.series import Series, as_series
-from sojourn.states import draw_paths, draw_states
+from sojourn.states import draw_paths
 
 if TYPE_CHECKING:
     import xarray
@@ -64,8 +64,7 @@ def forecast(
     raw, coords = raw_units(model, params)
     _check_end(raw, series)
     tails = _tails(raw, coords, series)
-    # Copies of the tails, each drawn on its own, with missing rows behind.
-    drawn = _draw_ahead(raw, params, coords, tails * num_draws, horizon, seed)
+    drawn = _draw_ahead(raw, params, coords, tails, horizon, seed, num_draws)
     return futures(series, [drawn], num_draws)
 
 
@@ -75,12 +74,12 @@ def forecast_draws(
     """Return `forecast` with one future for each of several parameters."""
     check_size("horizon", horizon)
     check_lags(model, data)
+    _check_end(model, data)
     found = []
     for i, params in enumerate(draws):
         raw, coords = raw_units(model, params)
-        _check_end(raw, data)
         tails = _tails(raw, coords, data)
-        found.append(_draw_ahead(raw, params, coords, tails, horizon, check_seed(seed) + i))
+        found.append(_draw_ahead(raw, params, coords, tails, horizon, check_seed(seed) + i, 1))
     return futures(data, found, len(draws))
 
 
@@ -109,8 +108,9 @@ def _draw_ahead(
     tails: list[np.ndarray],
     horizon: int,
     seed: int,
+    count: int,
 ) -> dict[str, np.ndarray]:
-    """Draw the states and rows behind each of several series, (series, horizon, …)."""
+    """Draw states and rows behind each of several series `count` times, (count · series, horizon, …)."""
     D = model.emission_dim
     nothing = np.full((horizon, D), np.nan)
     extended = [np.concatenate([tail, nothing]) for tail in tails]
@@ -119,10 +119,10 @@ def _draw_ahead(
     whole = np.isnan(values).any(1) == np.isnan(values).all(1)
     names = tuple(f"y{d}" for d in range(D))
     series = Series(values, lengths, names, "rows" if whole.all() else "entries")
-    states = draw_states(model, coords, series, jax.random.key(seed))
     last = np.cumsum(np.asarray(lengths) - model.num_lags)[:, None] - np.arange(horizon, 0, -1)
-    ahead = {name: value[last] for name, value in states.items()}
-    lags = np.stack([tail[len(tail) - model.num_lags :] for tail in tails])
+    paths = draw_paths(model, coords, series, jax.random.key(seed), count, last.ravel())
+    ahead = {name: value.reshape(-1, horizon, *value.shape[2:]) for name, value in paths.items()}
+    lags = np.tile([tail[len(tail) - model.num_lags :] for tail in tails], (count, 1, 1))
     rng = np.random.default_rng(seed)
     values = {**model.constants, **{name: np.asarray(v) for name, v in params.items()}}
     y = model.rows_ahead(rng, values, ahead, lags)
@@ -131,14 +131,12 @@ def _draw_ahead(
 
 def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
     """Return as many of the last rows of each series as the law of the last state depends on."""
-    parts = series.split()
     longest = max(series.lengths)
     if model.regimes is not None:
-        rows = _UNCHECKED_BUFFERS * model.first_buffer
-        return [part[-rows:] for part in parts]
+        return _last_rows(series, _UNCHECKED_BUFFERS * model.first_buffer)
     rows, found = _TAIL + model.num_lags, None
     while rows < longest:
-        tails = [part[-rows:] for part in parts]
+        tails = _last_rows(series, rows)
         cut = Series(np.concatenate(tails), tuple(map(len, tails)), series.columns, series.missing)
         marginals, _ = state_marginals(model, coords, cut)
         ends = np.cumsum(np.asarray(cut.lengths) - model.num_lags) - 1
@@ -146,7 +144,16 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
         if found is not None and _gap(law, found) < _SAME_LAW:
             return tails
         rows, found = 4 * rows, law
-    return parts
+    return _last_rows(series, longest)
+
+
+def _last_rows(series: Series, rows: int) -> list[np.ndarray]:
+    """Return so many rows of the end of each series, or all it has."""
+    ends = np.cumsum(series.lengths)
+    return [
+        series.rows(int(end) - min(rows, length), int(end))
+        for end, length in zip(ends, series.lengths, strict=True)
+    ]
 
 
 def _gap(law: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
@@ -161,8 +168,8 @@ def _gap(law: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
 
 def _check_end(model: Model, series: Series) -> None:
     """Raise where rows to come depend on rows that are missing."""
-    for i, part in enumerate(series.split()):
-        if model.num_lags and np.isnan(part[-model.num_lags :]).any():
+    for i, part in enumerate(_last_rows(series, model.num_lags) if model.num_lags else []):
+        if np.isnan(part).any():
             raise ValueError(
                 f"rows after series {i} depend on its last {model.num_lags} rows, of which some are "
                 "missing; cut the series behind its last complete rows"

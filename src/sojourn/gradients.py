@@ -263,14 +263,15 @@ def gradient(
 
     The prior is not included. Without windows it is the gradient on all rows, exact to rounding; with
     windows, an unbiased estimate up to the error of the buffers. One seed draws the same windows
-    whatever the buffer.
+    whatever the buffer. For an SLDS, whose expectations are averages over Gibbs sweeps, both are Monte
+    Carlo estimates; on all rows always with the same random numbers.
 
     Args:
         model: The model.
         coords: Coordinates, from `model.to_coords`.
         data: The series, as in `sample`.
         windows: Windows to estimate from.
-        seed: Which windows are drawn.
+        seed: Which windows are drawn; of no effect on all rows.
     """
     check_model(model)
     if windows is not None and not isinstance(windows, Windows):

@@ -1,10 +1,11 @@
 """States written to disk as they are made, so that memory does not grow with the series.
 
 Windows are run in order, a few groups ahead of what is written; each group's rows are appended to a Zarr
-group or a Parquet file. If seams disagree, buffers grow and writing begins anew.
+group or a Parquet file. If seams disagree, buffers grow and writing begins anew. What is written has
+its name when it is whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sojourn.metrics import raw_units
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import PATH_TOLERANCE, apply_to_rows, stream
 from sojourn.series import Drawn, Series
+from sojourn.storage import complete, discard, partial
 
 Rows = dict[str, np.ndarray]
 
@@ -67,15 +69,16 @@ def write_states(
 
     def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Rows, Edges]:
         edges: list[Any] = []
-        total: Rows = {}
-        for _, coords in every:
-            rows, compared = apply_to_rows(
-                raw, "window_marginals", coords, batch, drawn, core, missing
-            )
-            laws = _second_moments(raw, np.asarray(rows))
-            total = {name: total.get(name, 0.0) + value for name, value in laws.items()}
-            edges.append(compared)
-        found = _central({name: value / len(every) for name, value in total.items()})
+
+        def laws() -> Iterator[Rows]:
+            for _, coords in every:
+                rows, compared = apply_to_rows(
+                    raw, "window_marginals", coords, batch, drawn, core, missing
+                )
+                edges.append(compared)
+                yield _described(raw, np.asarray(rows))
+
+        found = average(laws())
         if path == "marginal" and "probability" in found:
             found["state"] = found["probability"].argmax(-1)
         if best is not None:
@@ -92,29 +95,54 @@ def write_states(
     return target
 
 
-def _second_moments(model: Model, rows: np.ndarray) -> Rows:
-    """Return laws by name from rows (W, core, J), second moments in place of covariances."""
-    flat = model.describe_states(rows.reshape(-1, rows.shape[-1]))
-    found = {n: v.reshape(*rows.shape[:2], *v.shape[1:]) for n, (_, v) in flat.items()}
-    return _shifted(found, 1)
+def average(laws: Iterable[Rows]) -> Rows:
+    """Return the mean of laws of states, by name.
+
+    Second moments average, covariances do not: laws differ in their means too.
+    """
+    total: Rows = {}
+    count = 0
+    for law in laws:
+        total = {n: total.get(n, 0.0) + value for n, value in _add_outer(law, 1).items()}
+        count += 1
+    return _add_outer({name: value / count for name, value in total.items()}, -1)
 
 
-def _central(found: Rows) -> Rows:
-    return _shifted(found, -1)
-
-
-def _shifted(found: Rows, sign: int) -> Rows:
+def _add_outer(law: Rows, sign: int) -> Rows:
     """Add x xᵀ to the covariances, or take it away."""
-    if "covariance" not in found:
-        return found
-    x = found["x"]
-    return {**found, "covariance": found["covariance"] + sign * x[..., :, None] * x[..., None, :]}
+    if "covariance" not in law:
+        return law
+    x = law["x"]
+    return {**law, "covariance": law["covariance"] + sign * x[..., :, None] * x[..., None, :]}
+
+
+def _described(model: Model, rows: np.ndarray) -> Rows:
+    """Return laws by name, (W, core, …), from rows (W, core, J)."""
+    flat = model.describe_states(rows.reshape(-1, rows.shape[-1]))
+    return {n: v.reshape(*rows.shape[:2], *v.shape[1:]) for n, (_, v) in flat.items()}
+
+
+def columns_of(rows: Rows) -> Rows:
+    """Return states as columns of a table, with names.
+
+    series, t, state, p_0, …, x_0, …, sd_0, …, and covariance_0_1, … for each pair, whichever there are.
+    """
+    found = {name: rows[name] for name in ("series", "t", "state") if name in rows}
+    for name, short in (("probability", "p"), ("x", "x")):
+        found |= {f"{short}_{i}": c for i, c in enumerate(rows.get(name, np.zeros((0, 0))).T)}
+    if "covariance" in rows:
+        covariance = rows["covariance"]
+        every = range(covariance.shape[1])
+        found |= {f"sd_{i}": np.sqrt(covariance[:, i, i]) for i in every}
+        pairs = [(i, j) for i in every for j in every if i < j]
+        found |= {f"covariance_{i}_{j}": covariance[:, i, j] for i, j in pairs}
+    return found
 
 
 class Writer:
     """Rows in order of time to a store, rows that only serve as lags left blank.
 
-    Subclasses open, append and close.
+    The store has its name once it is finished. Subclasses open, append and close.
     """
 
     def __init__(self, target: Path, series: Series, num_lags: int) -> None:
@@ -152,13 +180,23 @@ class Writer:
         raise NotImplementedError
 
     def finish(self, gap: float) -> None:
+        """Note the largest difference at a seam; give the store its name."""
+        self.note(gap)
+        self.close()
+        complete(self.target)
+
+    def note(self, gap: float) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
         raise NotImplementedError
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        return None
+        self.close()
+        discard(self.target)
 
 
 class ZarrWriter(Writer):
@@ -168,14 +206,14 @@ class ZarrWriter(Writer):
 
     def restart(self) -> None:
         super().restart()
-        self._group = None
+        self.close()
 
     def append(self, first: int, rows: Rows) -> None:
         import zarr
 
         total = self._series.num_rows
         if self._group is None:
-            self._group = zarr.open_group(self.target, mode="w")
+            self._group = zarr.open_group(partial(self.target), mode="w")
             for name, value in rows.items():
                 self._group.create_array(
                     name,
@@ -187,39 +225,36 @@ class ZarrWriter(Writer):
         for name, value in rows.items():
             self._group[name][first : first + len(value)] = value
 
-    def finish(self, gap: float) -> None:
+    def note(self, gap: float) -> None:
         self._group.attrs["discrepancy"] = None if np.isnan(gap) else gap
+
+    def close(self) -> None:
+        self._group = None
 
 
 class ParquetWriter(Writer):
-    """One row for each row: series, t, state, p_0, …, x_0, …, covariance_0_0, …"""
+    """One row for each row, with the columns of `columns_of`."""
 
     _file: Any = None
 
     def restart(self) -> None:
         super().restart()
-        self.__exit__()
+        self.close()
 
     def append(self, first: int, rows: Rows) -> None:
         import pyarrow
         import pyarrow.parquet
 
         del first
-        order = ("series", "t", "state", "probability", "x", "covariance")
-        columns: dict[str, np.ndarray] = {}
-        for name in (n for n in order if n in rows):
-            short = "p" if name == "probability" else name
-            for entry in np.ndindex(rows[name].shape[1:]):
-                columns["_".join([short, *map(str, entry)])] = rows[name][(slice(None), *entry)]
-        table = pyarrow.table(columns)
+        table = pyarrow.table(columns_of(rows))
         if self._file is None:
-            self._file = pyarrow.parquet.ParquetWriter(self.target, table.schema)
+            self._file = pyarrow.parquet.ParquetWriter(partial(self.target), table.schema)
         self._file.write_table(table)
 
-    def finish(self, gap: float) -> None:
+    def note(self, gap: float) -> None:
         self._file.add_key_value_metadata({"discrepancy": str(gap)})
 
-    def __exit__(self, *_: Any) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -233,9 +268,9 @@ def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Write
         ".zarr": (ZarrWriter, "zarr"),
         ".parquet": (ParquetWriter, "pyarrow"),
     }
-    if target.suffix not in kinds:
+    if target.suffix.lower() not in kinds:
         raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
-    make, package = kinds[target.suffix]
+    make, package = kinds[target.suffix.lower()]
     _need(package)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, make(target, series, num_lags)

@@ -59,10 +59,6 @@ class Tiles(NamedTuple):
     def count(self) -> int:
         return len(self.drawn.start)
 
-    @property
-    def whole(self) -> bool:
-        return bool(np.all(self.drawn.stop - self.drawn.start == self.drawn.length))
-
 
 def make_tiles(model: Model, series: Series, buffer: int) -> Tiles:
     """Tile all series with windows of this buffer, or with whole series where that is less work.
@@ -157,15 +153,20 @@ def run(
     if values is None and not series.streams:
         values = series.resident()
     tolerance = model.seam_tolerance if tolerance is None else tolerance
-    buffer = model.first_buffer if buffer is None else buffer
-    if max(series.lengths) - model.num_lags <= _SHORT:
-        buffer = _SHORT
+    buffer = _first_buffer(model, series, buffer)
     while True:
         tiles = make_tiles(model, series, buffer)
         results, gap = _run_groups(model, series, tiles, values, kernel, tolerance, by_row)
         if results is not None:
             return (in_order(tiles, results) if by_row else results), tiles, gap
         buffer = _longer(buffer, gap, tolerance)
+
+
+def _first_buffer(model: Model, series: Series, wanted: int | None = None) -> int:
+    """Return the buffer to try first: where all series are short, one that makes them whole."""
+    if max(series.lengths) - model.num_lags <= _SHORT:
+        return _SHORT
+    return model.first_buffer if wanted is None else wanted
 
 
 def _longer(buffer: int, gap: float, tolerance: float) -> int:
@@ -331,9 +332,7 @@ def stream(model: Model, series: Series, kernel: Kernel, sink: Sink) -> float:
     windows first. Returns the largest difference at a seam.
     """
     values = None if series.streams else series.resident()
-    buffer = model.first_buffer
-    if max(series.lengths) - model.num_lags <= _SHORT:
-        buffer = _SHORT
+    buffer = _first_buffer(model, series)
     while True:
         tiles = make_tiles(model, series, buffer)
         sink.restart()
@@ -413,7 +412,8 @@ def estimated_score(
 ) -> float:
     """Return an estimate of the log-likelihood, each series one window; or of predictions.
 
-    Series of like lengths, within a factor of two, run together.
+    Series of like lengths, within a factor of two, run together. All rows are kept in memory: particles
+    pass over each series from its first row to its last.
     """
     values = series.resident()
     every, _ = tile(series, model.num_lags, max(series.lengths), 0)

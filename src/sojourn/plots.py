@@ -108,7 +108,16 @@ def plot_gradient_error(errors: "xarray.Dataset") -> Figure:
 def plot_segmentation(
     fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
 ) -> Figure:
-    """Plot rows `start` to `stop` of one series over the colours of their states."""
+    """Plot rows `start` to `stop` of one series over the colours of their states.
+
+    Raises:
+        ValueError: The model has no discrete states, or there are no such rows.
+    """
+    if not fit.model.has_regimes:
+        raise ValueError(
+            f"{type(fit.model).__name__} has no discrete states to colour rows by; plot what "
+            "fit.smooth(data) returns"
+        )
     every = fit.as_series(data)
     count = len(every.lengths)
     check_size("series", series, 0)
@@ -143,8 +152,10 @@ def plot_segmentation(
 
 def draw_segments(axis: "Axes", time: np.ndarray, values: np.ndarray, states: np.ndarray) -> None:
     """Draw one column over a background coloured by state."""
-    span = float(np.nanmax(values) - np.nanmin(values)) or 1.0
-    low, high = np.nanmin(values) - 0.05 * span, np.nanmax(values) + 0.05 * span
+    seen = values[np.isfinite(values)]
+    low, high = (seen.min(), seen.max()) if len(seen) else (0.0, 1.0)
+    span = float(high - low) or 1.0
+    low, high = low - 0.05 * span, high + 0.05 * span
     number = int(max(states.max(), 0)) + 1
     axis.imshow(
         np.ma.masked_less(states, 0)[None],

@@ -45,6 +45,7 @@ def config_of(model: Model, series: Series, settings: Settings) -> dict[str, Any
         "columns": list(series.columns),
         "data": {
             "description": series.describe(),
+            "units": None if series.units is None else [part.tolist() for part in series.units],
             "fingerprint": series.fingerprint,
             "rows": series.num_rows,
             "series": len(series.lengths),
@@ -75,7 +76,9 @@ def series_of(run: Run, data: Any) -> Series:
     Raises:
         RunError: The data were in memory and are not given, or are other data.
     """
-    about = run.config["data"]
+    about = run.config.get("data")
+    if about is None:
+        raise RunError(f"{run.path} was saved from memory and does not know its data: give them")
     model = run.model
     if data is not None:
         series = as_series(data, model.emission_dim, tuple(run.config["columns"]))

@@ -249,7 +249,7 @@ def open_run(path: Any) -> Run:
     if config["format"] > FORMAT:
         by = config.get("versions", {}).get("sojourn", "a newer version")
         raise RunError(f"{path} was written by sojourn {by}, newer than this one; upgrade sojourn")
-    needed = ("model", "sampler", "columns", "num_samples", "num_chains", "seed")
+    needed = ("model", "columns", "num_samples", "num_chains", "seed")
     absent = [name for name in needed if name not in config]
     if absent:
         raise RunError(f"{path / 'config.json'} lacks {absent[0]!r}: the run is damaged")

@@ -26,7 +26,7 @@ from sojourn.restoring import (
     settings_of,
     write_prepared,
 )
-from sojourn.runs import Run, create_run, open_run
+from sojourn.runs import Run, create_run, open_run, versions
 from sojourn.series import Series, Windows, as_series
 from sojourn.settings import Settings
 from sojourn.starts import find_start
@@ -76,7 +76,7 @@ def sample(
         model: The model. Priors that were not given are set in the units of the data.
         data: An array (T,) or (T, D), one series; a list of (T_i, D) arrays or an (N, T, D) array,
             several; a data frame. NaN means missing.
-        sampler: `SGRLD()` by default; `SGLD()`, `Gibbs()`.
+        sampler: `SGRLD()` by default; `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`.
         windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
             step. "auto" takes all rows of short series and chooses the buffer for long ones.
         num_samples: Draws kept per chain.
@@ -152,6 +152,7 @@ def resume(
     run = open_run(path)
     settings_of(run)
     series = series_of(run, data)
+    _warn_of_versions(run)
     with run.locked():
         if num_samples is not None:
             check_size("num_samples", num_samples)
@@ -270,6 +271,19 @@ def _warn_of_location(model: Model, series: Series) -> None:
             f"{type(model).__name__} has no intercept, and the median of {names} is more than "
             f"{_FAR} scales from zero: subtract it from the data",
             depth=3,  # `sample`, what wraps it, the user
+        )
+
+
+def _warn_of_versions(run: Run) -> None:
+    """Warn where draws may differ from those of the versions that a run was begun with."""
+    before, now = run.config.get("versions", {}), versions()
+    other = [name for name in ("sojourn", "jax", "numpy") if before.get(name) != now[name]]
+    if other:
+        said = ", ".join(f"{name} {before.get(name, 'unknown')}, now {now[name]}" for name in other)
+        _warn(
+            f"{run.path} was begun with {said}: what is drawn from here on may differ from what an "
+            "unbroken run would have drawn; install the same versions for the same bits",
+            depth=3,  # `resume`, what wraps it, the user
         )
 
 

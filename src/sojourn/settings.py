@@ -29,7 +29,8 @@ class Settings:
         is_gibbs = isinstance(sampler, Gibbs)
         if isinstance(sampler, type) or not (hasattr(sampler, "step") or is_gibbs):
             raise TypeError(
-                f"sampler must be one of SGLD(), SGRLD(), Gibbs(); got {shown(sampler)}"
+                "sampler must be one of SGRLD(), SGLD(), SGHMC(), SGNHT(), Gibbs(); got "
+                f"{shown(sampler)}"
             )
         if not isinstance(windows, Windows):
             _check_choice("windows", windows, ("auto",), "a Windows")

@@ -118,9 +118,23 @@ def sample_paths(
 
 
 def draw_paths(
-    model: Model, coords: Coords, series: Series, key: Array, count: int
+    model: Model,
+    coords: Coords,
+    series: Series,
+    key: Array,
+    count: int,
+    keep: np.ndarray | slice = slice(None),
 ) -> dict[str, np.ndarray]:
-    """Return `count` draws of all states, (count, N', …); short series are copied and drawn at once."""
+    """Return `count` draws of all states, (count, N', …); short series are copied and drawn at once.
+
+    Args:
+        model: The model.
+        coords: Coordinates.
+        series: The series.
+        key: Random key.
+        count: How many draws.
+        keep: Which of the N' rows after the lags to return.
+    """
     size = min(count, max(1, _COPIED_ROWS // series.num_rows))
     copies = Series(
         np.tile(series.to_numpy(), (size, 1)), series.lengths * size, series.columns, series.missing
@@ -128,7 +142,7 @@ def draw_paths(
     drawn = []
     for one in jax.random.split(key, -(-count // size)):
         states = draw_states(model, coords, copies, one)
-        drawn.append({n: v.reshape(size, -1, *v.shape[1:]) for n, v in states.items()})
+        drawn.append({n: v.reshape(size, -1, *v.shape[1:])[:, keep] for n, v in states.items()})
     return {name: np.concatenate([d[name] for d in drawn])[:count] for name in drawn[0]}
 
 

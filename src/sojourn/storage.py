@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -111,7 +112,7 @@ def lock(path: Path) -> Iterator[None]:
     """Hold a lock file that names this process; the system lets go of it when the process ends.
 
     Raises:
-        RunError: Another process holds it.
+        RunError: Another process holds it, or there are no locks where it is.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -122,13 +123,21 @@ def lock(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(file, 200, 0).decode(errors="replace").strip()
+                holder = os.read(file, 200).decode(errors="replace").strip()
                 raise RunError(
                     f"{path.parent} is in use by {holder or 'another process'}; wait until it has "
                     "ended, or stop it"
                 ) from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            except OSError as error:
+                raise RunError(
+                    f"{path.parent} cannot be locked ({error.strerror or error}); choose a "
+                    "directory on a file system with locks"
+                ) from None
+        try:
+            os.ftruncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except OSError as error:
+            raise cannot_write(path, error) from None
         yield
     finally:
         os.close(file)
@@ -144,18 +153,35 @@ def cannot_write(path: Path, error: OSError) -> WriteError:
 
 def write_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Write under a temporary name, let the disk have it, then rename."""
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        with temporary.open("wb") as file:
+        with partial(path).open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
+        complete(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        discard(path)
         raise cannot_write(path, error) from error
+
+
+def partial(path: Path) -> Path:
+    """Return the name of a file or directory while it is written."""
+    return path.with_name(f".{path.name}.part")
+
+
+def complete(path: Path) -> None:
+    """Give what was written its name; what had it before is gone."""
+    if path.is_dir():  # a directory is not replaced by a rename unless it is empty
+        shutil.rmtree(path)
+    os.replace(partial(path), path)
+    _sync_directory(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Remove what was written and not completed, if anything."""
+    with contextlib.suppress(OSError):
+        temporary = partial(path)
+        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
 
 
 def _sync_directory(path: Path) -> None:

@@ -57,7 +57,7 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"sojourn: {message}", file=sys.stderr)
     try:
         code = app(prog_name="sojourn", standalone_mode=False)
-    except (DivergenceError, WriteError, fitting.Stopped, typer.Abort) as error:
+    except (DivergenceError, WriteError, fitting.RunStopped, typer.Abort) as error:
         _fail(error, 1)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -5,21 +5,20 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sojourn.fit import Fit, load
+from sojourn.outputs import columns_of
 from sojourn.restoring import series_of
-from sojourn.runs import open_run
-from sojourn.series import Series, open_series
+from sojourn.runs import Run, open_run
+from sojourn.series import Series, as_series, open_series
 from sojourn.storage import write_file
 
 if TYPE_CHECKING:
     import pandas
     import xarray
-
-_SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
 
 
 def read(paths: Sequence[Path], **options: Any) -> Series:
@@ -30,10 +29,54 @@ def read(paths: Sequence[Path], **options: Any) -> Series:
     return open_series(given[0] if len(given) == 1 else given, **options)
 
 
+class Units(NamedTuple):
+    """How the rows of a run differ from those of its files.
+
+    Attributes:
+        log: Whether they are logarithms.
+        standard: Mean and standard deviation that were then taken out of each column, if any.
+    """
+
+    log: bool
+    standard: tuple[np.ndarray, np.ndarray] | None
+
+    def restore(self, values: np.ndarray, column: Any = slice(None)) -> np.ndarray:
+        """Return values as they stand in files; the last axis is that of these columns."""
+        if self.standard is not None:
+            mean, deviation = self.standard
+            values = values * deviation[column] + mean[column]
+        return np.exp(values) if self.log else values
+
+
+def units_of(run: Run) -> Units:
+    """Return the units of a run."""
+    about = run.config.get("data") or {}
+    mean, deviation = about.get("units") or (None, None)
+    standard = None if mean is None else (np.asarray(mean), np.asarray(deviation))
+    return Units(bool((about.get("description") or {}).get("log")), standard)
+
+
+def read_for(run: Run, paths: Sequence[Path], **options: Any) -> Series:
+    """Open files as the data of a run were opened, but for options that are given.
+
+    Columns are standardised with the means and deviations of the run's data. An empty text stands for
+    no sequence or variable where the run had one.
+    """
+    if len(paths) == 1 and (paths[0] / "config.json").is_file():
+        return read(paths)
+    kept = ("variable", "sequence", "columns", "missing", "log", "every")
+    asked = (run.config.get("data") or {}).get("description") or {}
+    merged = {name: asked[name] for name in kept if name in asked}
+    merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
+    series = as_series(read(paths, **merged), run.model.emission_dim, tuple(run.config["columns"]))
+    standard = units_of(run).standard
+    return series if standard is None else series.standardized(*standard)
+
+
 def fit_and_data(run: Path, paths: Sequence[Path] | None, **options: Any) -> tuple[Fit, Series]:
     """Return a run's fit, and data given or its own."""
-    fit = load(run)
-    series = read(paths, **options) if paths else series_of(open_run(run), None)
+    fit, opened = load(run), open_run(run)
+    series = read_for(opened, paths, **options) if paths else series_of(opened, None)
     return fit, fit.as_series(series)
 
 
@@ -73,24 +116,12 @@ def check_out(
         raise ValueError(f"cannot write {out}: the folder {out.parent} does not exist")
 
 
-def states_table(states: "xarray.Dataset") -> "pandas.DataFrame":
-    """Return smoothed or decoded states as a table: series, t, state, p_0, …, x_0, sd_0, …"""
+def write_states(states: "xarray.Dataset", out: Path | None) -> None:
+    """Write smoothed or decoded states: series, t, state, p_0, …, x_0, sd_0, …"""
     import pandas
 
-    columns: dict[str, Any] = {name: states[name].to_numpy() for name in ("series", "t")}
-    if "state" in states:
-        columns["state"] = states["state"].to_numpy()
-    if "probability" in states:
-        for k, column in enumerate(states["probability"].to_numpy().T):
-            columns[f"p_{k}"] = column
-    if "x" in states:
-        for i, column in enumerate(states["x"].to_numpy().T):
-            columns[f"x_{i}"] = column
-    if "covariance" in states:
-        variances = np.diagonal(states["covariance"].to_numpy(), axis1=1, axis2=2)
-        for i, column in enumerate(np.sqrt(variances).T):
-            columns[f"sd_{i}"] = column
-    return pandas.DataFrame(columns)
+    rows = {str(name): values.to_numpy() for name, values in states.variables.items()}
+    write_table(pandas.DataFrame(columns_of(rows)), out)
 
 
 def say(result: dict[str, Any], *, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """`sojourn fit`, `sojourn resume`."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,10 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from sojourn.cli import options
-from sojourn.cli.data import read, records, say
+from sojourn.cli.data import read, read_for, records, say
 from sojourn.fit import Fit
+from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run
+from sojourn.series import suggestion
 
 Data = Annotated[
     list[Path] | None, typer.Argument(help="Files of data, one series each.", show_default=False)
@@ -120,7 +121,7 @@ def resume(
 
     Example: sojourn resume run/ --samples 5000
     """
-    series = read(data) if data else None
+    series = read_for(open_run(run), data) if data else None
     found = _drawn(resume_run, run, series, samples, progress=not quiet and not json)
     _show(found, run, as_json=json)
 
@@ -128,7 +129,7 @@ def resume(
 COMMANDS = (fit, resume)
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The user stopped a run; the parser would hide an interrupt."""
 
 
@@ -136,7 +137,7 @@ def _drawn(function: Callable[..., Fit], *args: Any, **named: Any) -> Fit:
     try:
         return function(*args, **named)
     except Interrupted as interrupt:
-        raise Stopped(str(interrupt)) from None
+        raise RunStopped(str(interrupt)) from None
 
 
 def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
@@ -198,6 +199,4 @@ def _auto(name: str, value: str, kind: type) -> Any:
 def _one_of(name: str, value: str, known: dict[str, Any]) -> Any:
     if value in known:
         return known[value]
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"--{name} must be one of {', '.join(known)}; got {value!r}{hint}")
+    raise ValueError(f"--{name} cannot be {value!r}; {suggestion(value, list(known))}")

@@ -1,12 +1,13 @@
 """Options that commands share, and configuration files."""
 
-import difflib
 import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sojourn.series import suggestion
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -20,9 +21,12 @@ Columns = Annotated[
     typer.Option("--column", help="A column to use; give it once for each. All by default."),
 ]
 Sequence = Annotated[
-    str | None, typer.Option(help="Column that tells series apart; its rows stand together.")
+    str | None,
+    typer.Option(help="Column that tells series apart; its rows stand together. '' for none."),
 ]
-Variable = Annotated[str | None, typer.Option(help="Which array, of a file that holds several.")]
+Variable = Annotated[
+    str | None, typer.Option(help="Which array, of a file that holds several. '' for none.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -46,9 +50,7 @@ def _read_config(context: typer.Context, value: Path | None) -> Path | None:
     known = _keys(context)
     for key, setting in content.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f"unknown key {key!r} in {value}; {hint}")
+            raise ValueError(f"there is no key {key!r} in {value}; {suggestion(key, list(known))}")
         if isinstance(setting, dict):
             raise ValueError(f"key {key!r} in {value} is a table; expected a value or a list")
     context.default_map = {known[key]: setting for key, setting in content.items()}

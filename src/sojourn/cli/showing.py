@@ -79,7 +79,7 @@ def info(
         import jax
 
         say({**versions(), "cores": num_cores(), "devices": str(jax.devices())}, as_json=json)
-    elif path.is_dir() and not path.suffix:
+    elif (path / "config.json").is_file():
         run = open_run(path)
         about = run.config.get("data") or {}
         choices = run.read_tuned()[0]["choices"] if run.is_tuned else {}
@@ -90,7 +90,7 @@ def info(
         say(
             {
                 "model": run.config["model"]["class"],
-                "sampler": run.config["sampler"]["class"],
+                "sampler": choices.get("sampler") or run.config["sampler"]["class"],
                 "draws": state,
                 "columns": run.config["columns"] if json else ", ".join(run.config["columns"]),
                 "rows": about.get("rows"),

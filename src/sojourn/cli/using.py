@@ -7,8 +7,9 @@ import numpy as np
 import typer
 
 from sojourn.cli import options
-from sojourn.cli.data import check_out, fit_and_data, say, states_table, write_table
+from sojourn.cli.data import check_out, fit_and_data, say, units_of, write_states, write_table
 from sojourn.fit import load
+from sojourn.runs import open_run
 
 
 def score(
@@ -56,8 +57,11 @@ def decode(
     """
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    found = fit.decode(series, method=method, num_draws=draws)  # type: ignore[arg-type]
-    write_table(states_table(found), out)
+    named: dict[str, Any] = {"method": method, "num_draws": draws}
+    if out is not None and out.suffix.lower() == ".parquet":
+        fit.decode(series, **named, out=out)  # as it is made
+    else:
+        write_states(fit.decode(series, **named), out)
 
 
 def smooth(
@@ -69,13 +73,16 @@ def smooth(
     variable: options.Variable = None,
     draws: options.NumDraws = 100,
 ) -> None:
-    """Write the law of the state at each row: columns series, t, p_0, … or x_0, …, sd_0, …
+    """Write the law of the state at each row: series, t, p_0, … or x_0, …, sd_0, …, covariance_0_1, …
 
     Example: sojourn smooth run/ data.csv -o states.csv
     """
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    write_table(states_table(fit.smooth(series, num_draws=draws)), out)
+    if out is not None and out.suffix.lower() == ".parquet":
+        fit.smooth(series, draws, out=out)  # as it is made
+    else:
+        write_states(fit.smooth(series, draws), out)
 
 
 def forecast(
@@ -99,7 +106,7 @@ def forecast(
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
     y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
     y = y.transpose("draw", "series", "ahead", "column")
-    values = y.to_numpy()
+    values = units_of(open_run(run)).restore(y.to_numpy())
     low, high = np.quantile(values, [0.03, 0.97], axis=0)
     index = np.meshgrid(*(y[d].to_numpy() for d in y.dims[1:]), indexing="ij")
     columns = dict(zip(y.dims[1:], index, strict=True))
@@ -124,10 +131,18 @@ def impute(
 
     check_out(out)
     fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    found = fit.impute(series, num_draws=draws)
+    units = units_of(open_run(run))
+    found = fit.impute(series, num_draws=draws, with_draws=units.log)
+    mean, sd = (found[kind].transpose("time", "column").to_numpy() for kind in ("mean", "sd"))
+    mean, sd = units.restore(mean), sd if units.standard is None else sd * units.standard[1]
+    if units.log:
+        # Moments of what has this logarithm follow from draws.
+        entry = [series.columns.index(name) for name in found["entry_column"].to_numpy()]
+        drawn = units.restore(found["draw"].to_numpy(), entry)
+        where = found["entry_time"].to_numpy(), np.asarray(entry, int)
+        mean[where], sd[where] = drawn.mean(0), drawn.std(0)
     columns: dict[str, Any] = {name: found[name].to_numpy() for name in ("series", "t")}
-    for kind, prefix in (("mean", ""), ("sd", "sd_")):
-        values = found[kind].transpose("time", "column").to_numpy()
+    for values, prefix in ((mean, ""), (sd, "sd_")):
         columns |= {f"{prefix}{n}": v for n, v in zip(series.columns, values.T, strict=True)}
     write_table(pandas.DataFrame(columns), out)
 
@@ -148,6 +163,7 @@ def simulate(
     check_out(out)
     fit = load(run)
     states, y = fit.model.simulate(fit.mean, rows, seed=seed)
+    y = units_of(open_run(run)).restore(y)
     columns: dict[str, Any] = dict(zip(fit.columns, y.T, strict=True))
     if hidden:
         for name, values in states.items():
@@ -169,7 +185,6 @@ def report(
     Example: sojourn report run/
     """
     from sojourn.report import write_report
-    from sojourn.runs import open_run
 
     path = run / "report.html" if out is None else out
     if not path.parent.is_dir():

@@ -73,10 +73,10 @@ def _autocovariances(series: Series, num: int) -> list[np.ndarray]:
     counts = np.zeros_like(totals)
     budget, start = _ROWS, 0
     for length in series.lengths:
+        if budget == 0:
+            break
         part = series.rows(start, start + min(length, budget))
         start, budget = start + length, budget - len(part)
-        if len(part) == 0:
-            break
         seen = ~np.isnan(part)
         filled = np.where(seen, part, 0.0)
         for h in range(min(num + 1, len(part))):

@@ -1,7 +1,7 @@
 """Series of rows, in memory or elsewhere, and windows drawn from them."""
 
 from sojourn.series.opening import as_series, open_series, reopen
-from sojourn.series.series import Series
+from sojourn.series.series import Series, suggestion
 from sojourn.series.windows import Drawn, Layout, Windows, draw, gather, layout, tile
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "layout",
     "open_series",
     "reopen",
+    "suggestion",
     "tile",
 ]

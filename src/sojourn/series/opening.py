@@ -159,8 +159,7 @@ def _changed(
     if np.any(overview.constant):
         name = series.columns[int(np.argmax(overview.constant))]
         raise ValueError(f"column {name!r} is constant and cannot be standardized; drop it")
-    units = (overview.mean, overview.deviation)
-    return replace(series, values=Mapped(source, units=units), units=units)
+    return series.standardized(overview.mean, overview.deviation)
 
 
 def _paths(data: Any) -> list[str] | None:

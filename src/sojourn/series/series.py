@@ -145,6 +145,11 @@ class Series:
             return replace(self, values=Mapped(values, units=(location, scale)))
         return replace(self, values=scaled(self.rows(0, self.num_rows), location, scale))
 
+    def standardized(self, mean: np.ndarray, deviation: np.ndarray) -> "Series":
+        """Return (y − mean) / deviation of each column, when it is read; `restore` undoes it."""
+        units = (mean, deviation)
+        return replace(self, values=Mapped(self.source, units=units), units=units)
+
     def restore(self, values: np.ndarray) -> np.ndarray:
         """Return values (…, D) in the units of the data, where `standardize` was asked for."""
         return values if self.units is None else values * self.units[1] + self.units[0]
@@ -218,15 +223,17 @@ class Series:
         """Return a robust location and scale of each column, from a sample of rows.
 
         The median and the interquartile range over that of a standard normal; the standard
-        deviation where that range is less than a twentieth of it, as when most values are equal.
+        deviation where that range is less than a twentieth of it, as when most values are equal. Mean
+        and standard deviation of all rows where the sample has fewer than two values.
         """
         return self._location_scale
 
     @functools.cached_property
     def _location_scale(self) -> tuple[np.ndarray, np.ndarray]:
         rows = self._every(max(1, self.num_rows // _SCALE_ROWS))
-        if np.any(np.isfinite(rows).sum(0) < 2):
-            rows = self.rows(0, self.num_rows)
+        rare = np.isfinite(rows).sum(0) < 2
+        if rare.any():
+            rows = np.where(rare, 0.0, rows)  # moments of all rows take their place below
         low, location, high = np.nanquantile(rows, [0.25, 0.5, 0.75], axis=0)
         scale = (high - low) / 1.3489795  # 2 Φ⁻¹(3/4)
         # The deviation of equal values may be a rounding above zero.
@@ -240,6 +247,7 @@ class Series:
         if np.any(overview.constant):
             name = self.columns[int(np.argmax(overview.constant))]
             raise ValueError(f"column {name!r} is constant; drop it or add what makes it vary")
+        location = np.where(rare, overview.mean, location)
         return location, np.where(scale == 0, overview.deviation, scale)
 
     def _every(self, step: int) -> np.ndarray:

@@ -19,6 +19,9 @@ _FEW = 16
 # Bytes of a block of rows in a pass over a source.
 _BLOCK_BYTES = 2**25
 
+# Bytes of rows that windows are joined to in one request.
+_REQUEST_BYTES = 2**27
+
 
 class Source(ABC):
     """Rows that are read when asked for.
@@ -40,13 +43,15 @@ class Source(ABC):
     def windows(self, origin: np.ndarray, length: int) -> np.ndarray:
         """Return the `length` rows from each origin on, shape (W, length, D).
 
-        Rows behind the last are NaN. Windows that lie closer than a chunk are read in one request.
+        Rows behind the last are NaN. Windows that lie closer than a chunk are read in one request, up to
+        a limit of bytes.
         """
         found = np.empty((len(origin), length, len(self.columns)))
         order = np.argsort(origin, kind="stable")
-        sorted_ = origin[order]
-        apart = np.flatnonzero(np.diff(sorted_) >= length + self.chunk) + 1
-        for group in np.split(order, apart) if len(order) else []:
+        limit = max(self.chunk, _REQUEST_BYTES // (8 * len(self.columns)))
+        for group in np.split(order, _cuts(origin[order], length, self.chunk, limit)):
+            if len(group) == 0:
+                continue
             first, last = int(origin[group[0]]), int(origin[group[-1]]) + length
             block = self.rows(first, min(last, self.num_rows))
             if last > self.num_rows:
@@ -142,6 +147,8 @@ class Joined(Source):
         self.chunk = max(part.chunk for part in parts)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
+        if stop <= start:
+            return np.empty((0, len(self.columns)))
         found = []
         for i in overlapping(self._ends, start, stop):
             part = self._parts[i]
@@ -222,6 +229,8 @@ class Pieces(Source):
         self.chunk = max(1, inner.chunk // step)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
+        if stop <= start:
+            return np.empty((0, len(self.columns)))
         found = []
         for i in overlapping(self._ends, start, stop):
             before = int(self._ends[i] - self._lengths[i])
@@ -237,6 +246,22 @@ class Pieces(Source):
         inside = origin - (self._ends[which] - self._lengths[which])
         first = self._starts[which] + inside * self._step
         return self._inner.windows(first, (length - 1) * self._step + 1)[:, :: self._step]
+
+
+def _cuts(origin: np.ndarray, length: int, chunk: int, limit: int) -> list[int]:
+    """Return where to cut windows, sorted by origin, into groups that are read in one request.
+
+    Within a group, windows are less than a chunk apart; its rows are not more than the limit unless it
+    is one window, or several of one origin.
+    """
+    apart = np.flatnonzero(np.diff(origin) >= length + chunk) + 1
+    found, first = [], 0
+    while first < len(origin):
+        reach = int(np.searchsorted(origin, origin[first] + max(limit - length, 0), side="right"))
+        following = apart[np.searchsorted(apart, first, side="right") :][:1]
+        first = min([reach, *map(int, following)])
+        found.append(first)
+    return found[:-1]
 
 
 def scaled(values: np.ndarray, location: np.ndarray, scale: np.ndarray) -> np.ndarray:
