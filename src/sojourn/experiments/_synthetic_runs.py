@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import sojourn as sj
-from sojourn.experiments import _traces
+from sojourn.experiments import _figures, _traces
 from sojourn.experiments._session import Session
 from sojourn.experiments._traces import Method
 
@@ -82,12 +82,12 @@ def _write(
 ) -> None:
     session.table(f"metrics_{name}", comparison.table)
     session.rows(f"curves_{name}", comparison.curves)
-    session.figure(f"curves_{name}", _traces.draw_curves(comparison, study.curves))
+    session.figure(f"curves_{name}", _figures.draw_curves(comparison, study.curves))
     boxes = {t: (p, i, float(truth[p][i])) for t, (p, i) in study.boxes.items()}
-    session.figure(f"boxes_{name}", _traces.draw_boxes(comparison.traces, boxes))
-    session.rows(f"boxes_{name}", _traces.quantiles(comparison.traces))
+    session.figure(f"boxes_{name}", _figures.draw_boxes(comparison.traces, boxes))
+    session.rows(f"boxes_{name}", _figures.quantiles(comparison.traces))
     if study.has_ksd:
         windows = sj.Windows(10_000, buffer=100) if len(train) > 10_000 else None
         num_draws = session.pick(50, 200)
-        table = _traces.ksd_table(comparison.traces, train, windows, num_draws)
+        table = _figures.ksd_table(comparison.traces, train, windows, num_draws)
         session.table(f"ksd_{name}", table)

@@ -35,6 +35,7 @@ _STUDY = Study(
         "mse_Q": "MSE of Q",
         "nmi": "NMI of states",
     },
+    start="influence",
 )
 
 

@@ -30,7 +30,7 @@ def _methods() -> list[Method]:
 
 _STUDY = Study(
     switching_rotations,
-    methods=dict.fromkeys((10_000, 1_000_000), [*_methods(), *batch_and_default()]),
+    methods={rows: [*_methods(), *batch_and_default()] for rows in (10_000, 1_000_000)},
     boxes={
         "Π[0, 0]": ("transition_matrix", (0, 0)),
         "A[0][0, 0]": ("A", (0, 0, 0)),
@@ -43,6 +43,7 @@ _STUDY = Study(
         "nmi": "NMI of states",
         "rmse": "RMSE of x",
     },
+    start="influence",
     test_rows=(1_000, 10_000),
     has_ksd=False,
 )
