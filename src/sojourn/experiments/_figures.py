@@ -44,7 +44,7 @@ def draw_curves(comparison: Comparison, columns: Mapping[str, str]) -> Figure:
     for axis, (column, title) in zip(axes, columns.items(), strict=True):
         for name, own in comparison.curves.groupby("method", sort=False):
             by_draw = own.groupby("draw")
-            seconds, values = (by_draw[of].mean().to_numpy() for of in ("seconds", column))
+            seconds, values = (np.asarray(by_draw[of].mean()) for of in ("seconds", column))
             axis.plot(seconds, values, marker="o", ms=2, label=name, **style(str(name)))
         axis.set_xscale("log")
         if column.startswith("mse"):
