@@ -19,7 +19,7 @@ class Study:
     Attributes:
         synthetic: Returns model and true parameters.
         methods: Methods by the number of rows, `10_000` or `1_000_000`, at the paper's settings.
-        start: How the start is made, as in `initialize`.
+        start: How the start is made, as in `initialize`, by scale.
         boxes: Entries for box plots: title, parameter and index.
         curves: Metrics in the figure and their titles.
         test_rows: Held-out rows, by scale.
@@ -30,7 +30,7 @@ class Study:
     methods: Mapping[int, Sequence[Method]]
     boxes: Mapping[str, tuple[str, tuple[int, ...]]]
     curves: Mapping[str, str]
-    start: str = "kmeans"
+    start: tuple[str, str] = ("kmeans", "kmeans")
     test_rows: tuple[int, int] = (10_000, 10_000)
     has_ksd: bool = True
 
@@ -51,7 +51,7 @@ def run_study(session: Session, study: Study) -> None:
         comparison = _traces.compare(
             *(session, model, methods, train),
             _metrics(test, states),
-            model.initialize(train, study.start, seed=0),
+            model.initialize(train, session.pick(*study.start), seed=0),
             truth=truth,
             validation=validation,
             share=1 / len(sizes),

@@ -35,7 +35,8 @@ _STUDY = Study(
         "mse_Q": "MSE of Q",
         "nmi": "NMI of states",
     },
-    start="influence",
+    # Clusters of rows do not tell rotations apart: from there even Gibbs stays in a poor mode.
+    start=("influence", "influence"),
 )
 
 

@@ -43,7 +43,8 @@ _STUDY = Study(
         "nmi": "NMI of states",
         "rmse": "RMSE of x",
     },
-    start="influence",
+    # Clusters of rows do not tell rotations apart: from there even Gibbs stays in a poor mode.
+    start=("influence", "influence"),
     test_rows=(1_000, 10_000),
     has_ksd=False,
 )
