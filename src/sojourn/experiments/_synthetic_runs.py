@@ -24,6 +24,7 @@ class Study:
         curves: Metrics in the figure and their titles.
         test_rows: Held-out rows, by scale.
         has_ksd: Whether the paper has a KSD table.
+        small: Methods that run at small scale; all if none are named.
     """
 
     synthetic: Callable[[], tuple[Any, dict[str, np.ndarray]]]
@@ -33,6 +34,7 @@ class Study:
     start: tuple[str, str] = ("kmeans", "kmeans")
     test_rows: tuple[int, int] = (10_000, 10_000)
     has_ksd: bool = True
+    small: tuple[str, ...] = ()
 
 
 def run_study(session: Session, study: Study) -> None:
@@ -47,6 +49,8 @@ def run_study(session: Session, study: Study) -> None:
         methods = study.methods[num_rows]
         if session.scale == "paper":
             methods = _traces.with_search(methods, (0.1, 1.0, 10.0))
+        elif study.small:
+            methods = [method for method in methods if method.name in study.small]
         session.say(f"{num_rows:,} rows")
         comparison = _traces.compare(
             *(session, model, methods, train),

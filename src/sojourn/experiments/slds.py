@@ -6,7 +6,7 @@ from typing import Any
 import sojourn as sj
 from sojourn.experiments._session import Session
 from sojourn.experiments._synthetic_runs import Study, run_study
-from sojourn.experiments._traces import Method, batch_and_default
+from sojourn.experiments._traces import AUTO, Method, batch_and_default
 from sojourn.synthetic import switching_rotations
 
 # Step sizes of the paper, the same for both lengths.
@@ -47,6 +47,8 @@ _STUDY = Study(
     start=("influence", "influence"),
     test_rows=(1_000, 10_000),
     has_ksd=False,
+    # Each estimator has programs of its own, and to compile them takes most of a short run.
+    small=("SGRLD Z", "Gibbs", AUTO),
 )
 
 

@@ -76,7 +76,7 @@ def _compare(
 
     model = sj.SLDS(num_states=4, state_dim=3, emission_dim=3)
     methods = [
-        *_traces.langevin((_SGLD[kind],), (0.1,), _WINDOWS, thin=10),
+        *_traces.langevin((_SGLD[kind],), (0.1,), _WINDOWS, thin=10)[session.pick(1, 0) :],
         *_traces.batch_and_default(),
     ]
     session.say(f"{kind}: {len(train)} cities")
