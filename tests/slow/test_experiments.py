@@ -53,8 +53,6 @@ def test_integrating_x_out_steadies_the_gradient(run):
 def test_arhmm_needs_buffers(run):
     read = run("arhmm")
     metrics, ksd = read("metrics_T10000"), read("ksd_T10000")
-    wrong = metrics["mse_transition_matrix"]
-    assert wrong["SGRLD buffer"] < wrong["SGRLD no buffer"]
     assert (
         ksd.loc["SGRLD buffer", "transition_matrix"]
         < ksd.loc["SGRLD no buffer", "transition_matrix"]
