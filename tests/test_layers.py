@@ -60,10 +60,12 @@ ALLOWED = {
     "report": {"diagnostics", "fit", "plots", "report_figures", "series", "storage"},
     "cli": {
         *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "outputs", "report"),
-        *("restoring", "runs", "sampling", "series", "storage", "synthetic"),
+        *("experiments", "restoring", "runs", "sampling", "series", "storage", "synthetic"),
     },
+    # Beside these, what `import sojourn` offers.
+    "experiments": {"synthetic", "plots"},
 }
-OUTSIDE = {"plots", "report", "report_figures", "cli", "demo"}
+OUTSIDE = {"plots", "report", "report_figures", "cli", "demo", "experiments"}
 
 
 def imports(path: Path, *, lazy: bool) -> set[str]:

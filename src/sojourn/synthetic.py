@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sojourn.models import ARHMM, LGSSM, GaussianHMM
+from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 
 
 def rotation(angle: float) -> np.ndarray:
@@ -40,4 +40,15 @@ def reversed_cycles() -> tuple[GaussianHMM, dict[str, np.ndarray]]:
         "transition_matrix": Pi,
         "means": np.array(means, dtype=float),
         "covariances": np.stack([20.0 * np.eye(2)] * 8),
+    }
+
+
+def switching_rotations() -> tuple[SLDS, dict[str, np.ndarray]]:
+    """A state that turns left or right in the plane for a while, seen with noise. Paper, §6.2."""
+    model = SLDS(num_states=2, state_dim=2, emission_dim=2)
+    return model, {
+        "transition_matrix": np.array([[0.9, 0.1], [0.1, 0.9]]),
+        "A": 0.9 * np.stack([rotation(-np.pi / 4), rotation(np.pi / 4)]),
+        "Q": np.stack([0.1 * np.eye(2)] * 2),
+        "R": 0.1 * np.eye(2),
     }

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from sojourn.cli import fitting, showing, using
+from sojourn.cli import experimenting, fitting, showing, using
 from sojourn.sampling import DivergenceError
 from sojourn.storage import WriteError
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (fitting, using, showing):
+for module in (fitting, using, showing, experimenting):
     for command in module.COMMANDS:
         app.command()(command)
 
