@@ -198,9 +198,10 @@ class BufferChoice:
             sampling noise of a window's gradient, both in the metric.
         bound: What theory guarantees of `error` on the windows it was measured on: products of
             contraction coefficients along their buffers. NaN where there is no theory (SLDS).
-        rate: Factor by which one more row of buffer multiplies the error in the long run: the Lyapunov
-            gap of a discrete chain, the spectral radius of the steady Kalman filter; `measured_rate`
-            where there is no theory.
+        rate: Factor by which one more row of buffer multiplies the error of a typical window in the long
+            run: the Lyapunov gap of a discrete chain, the spectral radius of the steady Kalman filter;
+            `measured_rate` where there is no theory. Among discrete chains the mean error falls more
+            slowly: the few windows whose rows tell little of the state make most of it.
         measured_rate: That factor as measured.
         bias: Estimated shift of the posterior mean, in posterior sds; zero where it is within its
             Monte Carlo error.
