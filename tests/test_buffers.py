@@ -10,7 +10,8 @@ from scipy.linalg import solve_discrete_are
 
 import sojourn as sj
 from oracles import regime_log_densities
-from sojourn.buffers import Errors, _metric
+from sojourn.buffer_errors import Errors
+from sojourn.buffers import _metric
 from sojourn.dynamics import SGLD
 from sojourn.messages import discrete
 from sojourn.plots import plot_gradient_error

@@ -305,7 +305,7 @@ def test_bad_settings_are_said():
 
 def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
     """What `choose` measures is the effect of hidden rows, not Monte Carlo noise."""
-    from sojourn.buffers import window_gradients
+    from sojourn.buffer_errors import window_gradients
     from sojourn.dynamics import SGRLD
     from sojourn.gradients import windowed
     from sojourn.modes import place

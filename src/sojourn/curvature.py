@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 
 from sojourn.blocks import Pilot
-from sojourn.dynamics import posterior_gradient, pull, push
+from sojourn.dynamics import dimension, posterior_gradient, pull, push
 from sojourn.gradients import Estimator, Source, fetch
 from sojourn.models.base import Coords, Model
 
@@ -81,7 +81,7 @@ def complete_root(
 
 @functools.partial(jax.jit, static_argnums=0)
 def pulled(
-    estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
+    estimator: Estimator, source: Source, key: Array, root: Mapping[str, Array], coords: Coords
 ) -> Array:
     """Return the gradient of the log-posterior in r."""
     statistics = estimator(source, key, coords)
@@ -93,12 +93,12 @@ def _differences(
     estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
 ) -> Array:
     """Return K by central differences along the columns of the root."""
-    dimension = next(iter(root.values())).shape[1]
-    towards = jnp.concatenate([jnp.eye(dimension), -jnp.eye(dimension)])
+    d = dimension(root)
+    towards = jnp.concatenate([jnp.eye(d), -jnp.eye(d)])
     found = jax.lax.map(
-        lambda r: pulled(estimator, source, key, push(coords, root, _DELTA * r), root), towards
+        lambda r: pulled(estimator, source, key, root, push(coords, root, _DELTA * r)), towards
     )
-    K = (found[dimension:] - found[:dimension]) / (2 * _DELTA)
+    K = (found[d:] - found[:d]) / (2 * _DELTA)
     return (K + K.T) / 2
 
 
@@ -119,20 +119,34 @@ def from_scores(
 ) -> np.ndarray:
     """Return K from the covariance of windows' gradients that are Monte Carlo averages.
 
-    The information of rows is the covariance of their score. Two independent averages of each window
-    are paired, so that their Monte Carlo errors drop out; few windows are drawn towards K = 1.
+    Two independent averages of each window are paired, so that their Monte Carlo errors drop out.
     """
     key_windows, *keys = jax.random.split(key, 3)
     source = fetch(estimator, source, key_windows)
     at = (key_windows, dict(coords), dict(root))
     one, other = (np.asarray(_window_scores(estimator, source, k, *at)) for k in keys)
-    W, dimension = one.shape
     length = estimator.windows.length
     assert length is not None
+    prior = np.asarray(_prior_curvature(estimator.model, dict(coords), dict(root)))
+    return information(one, other, length, T) + prior
+
+
+def information(one: np.ndarray, other: np.ndarray, length: int, T: float) -> np.ndarray:
+    """Return the share of the complete-data information that is observed, from scores of windows.
+
+    The information of rows is the covariance of their score. Few windows are drawn towards a share of
+    one in every direction, which counts as much as windows of the number of directions.
+
+    Args:
+        one: Score of each window, of W that together estimate that of all rows, in r, (W, d).
+        other: The same, with Monte Carlo errors of its own; `one` itself if there are none.
+        length: Rows of a window.
+        T: Rows of the likelihood.
+    """
+    W, d = one.shape
     paired = (one - one.mean(0)).T @ (other - other.mean(0)) / (W - 1)
     K = (paired + paired.T) / 2 * length * W**2 / T
-    prior = np.asarray(_prior_curvature(estimator.model, dict(coords), dict(root)))
-    return (W * K + dimension * np.eye(dimension)) / (W + dimension) + prior
+    return (W * K + d * np.eye(d)) / (W + d)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -145,16 +159,15 @@ def _window_scores(
     root: Mapping[str, Array],
 ) -> Array:
     """Return the gradient of the log-likelihood in r of each window, (W, dimension)."""
-    model, batch = estimator.model, estimator.batch(source, key_windows)
-    moments = model.moments(key, coords, batch, estimator.missing)
-    statistics = jax.vmap(model.collect, in_axes=-1)(moments)
-    return jax.vmap(lambda one: pull(root, model.gradient(coords, one)))(statistics)
+    statistics = estimator.by_window(key, coords, estimator.batch(source, key_windows))
+    gradient = estimator.model.gradient
+    return jax.vmap(lambda one: pull(root, gradient(coords, one)))(statistics)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _prior_curvature(model: Model, coords: Coords, root: Mapping[str, Array]) -> Array:
-    dimension = next(iter(root.values())).shape[1]
-    return -jax.hessian(lambda r: model.log_prior(push(coords, root, r)))(jnp.zeros(dimension))
+    log_prior = lambda r: model.log_prior(push(coords, root, r))  # noqa: E731
+    return -jax.hessian(log_prior)(jnp.zeros(dimension(root)))
 
 
 def decompose(K: np.ndarray, root: Mapping[str, Array]) -> Curvature:
@@ -164,7 +177,7 @@ def decompose(K: np.ndarray, root: Mapping[str, Array]) -> Curvature:
 
 
 def approach(
-    gradient: Callable[[int], Callable[[Coords], Array]],
+    gradient: Callable[[int, Coords], Array],
     coords: Coords,
     curvature: Curvature,
     longest: float,
@@ -173,7 +186,7 @@ def approach(
     """Return coordinates near the mode from noisy gradients: Newton steps that shrink, averaged.
 
     Args:
-        gradient: From the number of a step to a gradient of the log-posterior in r.
+        gradient: Gradient of the log-posterior in r, from the number of a step and where it starts.
         coords: Where to start.
         curvature: Curvature near the mode, held fixed.
         longest: Longest step, in r.
@@ -181,7 +194,7 @@ def approach(
     """
     at, places = dict(coords), []
     for t in range(num_steps):
-        step, _ = curvature.newton(np.asarray(gradient(t)(at)))
+        step, _ = curvature.newton(np.asarray(gradient(t, at)))
         step = step * min(1.0, longest / np.linalg.norm(step)) / (1 + t / 5)
         at = push(at, curvature.root, jnp.asarray(step))
         places.append(at)

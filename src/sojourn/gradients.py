@@ -94,6 +94,11 @@ class Estimator:
         assert not isinstance(source.values, Series)
         return gather(source.values, drawn, self.rows, **how)
 
+    def by_window(self, key: Array, coords: Coords, batch: Batch) -> dict[str, Any]:
+        """Return the statistics of each window of a batch, windows first; they sum to the batch's."""
+        moments = self.model.moments(key, coords, batch, self.missing)
+        return jax.vmap(self.model.collect, in_axes=-1)(moments)
+
     def __call__(self, source: Source, key: Array, coords: Coords) -> dict[str, Any]:
         """Return statistics at `coords`, scaled to the whole data."""
         if source.tiles is not None:

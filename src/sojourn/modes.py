@@ -6,7 +6,6 @@ then a few steps on all rows.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,16 @@ from sojourn.curvature import (
     measure,
     pulled,
 )
-from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, posterior_gradient, pull, push
+from sojourn.dynamics import (
+    SGLD,
+    SGRLD,
+    Metric,
+    Sampler,
+    dimension,
+    posterior_gradient,
+    pull,
+    push,
+)
 from sojourn.gradients import Estimator, Source, fetch, frozen, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.passes import Tiles, full_statistics
@@ -73,15 +81,10 @@ class Mode(NamedTuple):
     curvature: float
 
 
-def num_rows(model: Model, series: Series) -> int:
-    """Rows T of the likelihood: all rows after the lags."""
-    return series.num_rows - model.num_lags * len(series.lengths)
-
-
 def place(model: Model, series: Series, coords: Coords) -> Mode:
     """Return what holds at `coords`, with the complete-data metric."""
     statistics, tiles = full_statistics(model, coords, series)
-    T = float(num_rows(model, series))
+    T = float(model.num_rows(series))
     pilots = jax.jit(model.pilot, static_argnums=1)(statistics, T)
     return Mode(dict(coords), Metric(pilots, {}, T), statistics, tiles, 1.0)
 
@@ -102,17 +105,16 @@ def find_mode(
         start: Where to start.
         key: Which windows are sampled.
     """
-    blocks = tuple(b for b in model.blocks if b.names[0] in constant_blocks(model, sampler, start))
-    names = tuple(block.names[0] for block in blocks)
+    names = constant_blocks(model, sampler, start)
     if not names:
         return start
     T = start.metric.num_rows
     root = complete_root(model, start.coords, start.metric.pilots, names, T)
-    dimension = next(iter(root.values())).shape[1]
-    if dimension > _MAX_DIMENSION:
+    d = dimension(root)
+    if d > _MAX_DIMENSION:
         if isinstance(sampler, SGRLD):
             return start
-        return start._replace(metric=_constant(start.metric, root, np.eye(dimension)))
+        return start._replace(metric=_constant(start.metric, root, np.eye(d)))
     if model.regimes is not None:
         return _approach_mode(model, series, windows, start, root, key)
 
@@ -123,8 +125,8 @@ def find_mode(
         count = _SAMPLE_ROWS // (windows.length or 1)
         many = dataclasses.replace(windows, batch=count)
         estimator, source = frozen(*windowed(model, series, many), key)
-    coords, curvature, mode = start.coords, None, start
-    on_sample = functools.partial(_on_sample, estimator, source, key, root)
+    coords, curvature = start.coords, None
+    on_sample = functools.partial(pulled, estimator, source, key, root)
     longest = _LONGEST * float(np.sqrt(T))
     for _ in range(_ROUNDS):
         curvature = decompose(measure(estimator, source, key, coords, root), root)
@@ -165,10 +167,10 @@ def _approach_mode(
     curvature = decompose(from_scores(*many, key, start.coords, root, T), root)
     estimator, source = full(model, series, start.tiles) if T <= _SAMPLE_ROWS else many
 
-    def gradient(t: int) -> Callable[[Coords], Array]:
+    def gradient(t: int, coords: Coords) -> Array:
         key_step = jax.random.fold_in(key, t)
         own = fetch(estimator, source, jax.random.split(key_step)[0])
-        return functools.partial(_on_sample, estimator, own, key_step, root)
+        return pulled(estimator, own, key_step, root, coords)
 
     longest = _LONGEST * float(np.sqrt(T))
     coords = approach(gradient, start.coords, curvature, longest, _NOISY_STEPS)
@@ -177,23 +179,18 @@ def _approach_mode(
     return mode._replace(metric=metric, curvature=_ROUGH)
 
 
-def constant_blocks(model: Model, sampler: Sampler, at: Mode) -> set[str]:
+def constant_blocks(model: Model, sampler: Sampler, at: Mode) -> tuple[str, ...]:
     """Return the first names of the blocks that move in a constant metric.
 
     A Langevin sampler leaves blocks whose coordinates are far from Gaussian to their own steps.
     """
     if isinstance(sampler, SGLD) or (isinstance(sampler, SGRLD) and sampler.metric == "complete"):
-        return set()
-    names = {block.names[0]: block for block in model.blocks}
-    if not isinstance(sampler, SGRLD):
-        return set(names)
-    return {name for name, block in names.items() if block.is_regular(at.statistics[name])}
-
-
-def _on_sample(
-    estimator: Estimator, source: Source, key: Array, root: dict[str, Array], coords: Coords
-) -> Array:
-    return pulled(estimator, source, key, coords, root)
+        return ()
+    return tuple(
+        block.names[0]
+        for block in model.blocks
+        if not isinstance(sampler, SGRLD) or block.is_regular(at.statistics[block.names[0]])
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -65,7 +65,7 @@ def _classes() -> dict[str, type]:
     samplers = [
         part
         for part in vars(dynamics).values()
-        if dataclasses.is_dataclass(part) and part.__module__ == dynamics.__name__
+        if dataclasses.is_dataclass(part) and part.__module__.startswith(dynamics.__name__)
     ]
     every = [*_below(Model), *samplers, Gibbs, Windows]
     return {part.__name__: part for part in every}  # type: ignore[union-attr]

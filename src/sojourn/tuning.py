@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.buffers import check, choose, window_gradients
-from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, push
+from sojourn.buffer_errors import window_gradients
+from sojourn.buffers import check, choose
+from sojourn.curvature import complete_root
+from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, dimension, own_blocks, push
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.modes import Mode, find_mode, place
@@ -196,8 +197,7 @@ def _allowed_noise(model: Model, sampler: Sampler, metric: Metric) -> float:
 
 def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:
     """Whether steps inject less noise to make up for that of the gradients."""
-    constant = all(block.names[0] in metric.root for block in model.blocks)
-    return constant and isinstance(sampler, SGRLD)
+    return isinstance(sampler, SGRLD) and not own_blocks(model, metric)
 
 
 def _discretisation(model: Model, sampler: Sampler, mode: Mode, epsilon: float) -> float:
@@ -206,16 +206,15 @@ def _discretisation(model: Model, sampler: Sampler, mode: Mode, epsilon: float) 
     ε λ / 2 for Euler steps; of second order, and none for a Gaussian, for steps in a constant metric.
     """
     if isinstance(sampler, SGLD):
-        return epsilon * float(_curvature(sampler, model, mode.coords, mode.metric)) / 2
+        return epsilon * _complete_curvature(model, mode) / 2
     constant = (epsilon * mode.curvature / 2) ** 2 if mode.metric.root else 0.0
-    own = any(block.names[0] not in mode.metric.root for block in model.blocks)
-    return max(constant, epsilon / 2 if own else 0.0)
+    return max(constant, epsilon / 2 if own_blocks(model, mode.metric) else 0.0)
 
 
 def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:
     if isinstance(sampler, SGLD):
         return "none"
-    own = [block.names[0] for block in model.blocks if block.names[0] not in mode.metric.root]
+    own = [block.names[0] for block in own_blocks(model, mode.metric)]
     if len(own) == len(model.blocks):
         return "complete"
     return "observed" + (f" (complete for {', '.join(own)})" if own else "")
@@ -236,10 +235,17 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float
 
 def _largest_step(sampler: Sampler, model: Model, mode: Mode) -> float:
     """Return the largest ε with a small error of discretisation."""
-    curvature = mode.curvature
-    if isinstance(sampler, SGLD):
-        curvature = float(_curvature(sampler, model, mode.coords, mode.metric))
+    plain = isinstance(sampler, SGLD)
+    curvature = _complete_curvature(model, mode) if plain else mode.curvature
     return sampler.largest_step(model, mode.metric, curvature)
+
+
+def _complete_curvature(model: Model, mode: Mode) -> float:
+    """Return the largest eigenvalue of the complete-data information per row."""
+    names = tuple(block.names[0] for block in model.blocks)
+    root = complete_root(model, mode.coords, mode.metric.pilots, names, 1.0)
+    smallest = np.linalg.svd(np.concatenate(list(root.values())), compute_uv=False)[-1]
+    return float(smallest**-2)
 
 
 def gradient_noise(
@@ -303,8 +309,7 @@ def _whitened(
 ) -> Array:
     model = estimator.model
     gradient = model.gradient(coords, estimator(source, key, coords))
-    white = sampler.whiten(model, coords, gradient, metric)
-    return jnp.concatenate([white[name].ravel() for name in sorted(white)])
+    return sampler.whiten(model, coords, gradient, metric)
 
 
 def _rounded(value: float) -> float:
@@ -321,45 +326,16 @@ def disperse(
     key, key_root = jax.random.split(key)
     moved: dict[str, Array] = {}
     if metric.root:
-        r = jax.random.normal(key_root, (next(iter(metric.root.values())).shape[1],))
+        r = jax.random.normal(key_root, (dimension(metric.root),))
         far = push(center, metric.root, sds * r / jnp.sqrt(metric.num_rows))
         moved = {n: center[n] + jnp.clip(u - center[n], -1, 1) for n, u in far.items()}
-    for block, block_key in zip(
-        model.blocks, jax.random.split(key, len(model.blocks)), strict=True
-    ):
-        if block.names[0] in metric.root:
-            continue
+    block_keys = dict(zip(model.blocks, jax.random.split(key, len(model.blocks)), strict=True))
+    for block in own_blocks(model, metric):
         own = {n: jnp.asarray(center[n]) for n in block.names}
-        keys = dict(zip(own, jax.random.split(block_key, len(own)), strict=True))
+        keys = dict(zip(own, jax.random.split(block_keys[block], len(own)), strict=True))
         noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
         step = block.sqrt_metric(own, noise, metric.pilots[block.names[0]])
         moved |= {
             n: own[n] + jnp.clip(sds * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own
         }
     return moved
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _curvature(sampler: Sampler, model: Model, coords: Coords, metric: Metric) -> Array:
-    """Return λ_max(Eᵀ I_c E): the complete-data information per row in the sampler's metric."""
-    largest = []
-    for block in model.blocks:
-        own = {n: jnp.asarray(coords[n]) for n in block.names}
-        flat, unravel = jax.flatten_util.ravel_pytree(own)
-        own_pilot = metric.pilots[block.names[0]]
-        # The information is F Fᵀ with F = E⁻ᵀ, E the root of the block's own metric.
-        root = jax.jacfwd(
-            lambda v, own=own, p=own_pilot, b=block, r=unravel: jax.flatten_util.ravel_pytree(
-                b.sqrt_metric(own, r(v), p)
-            )[0]
-        )(flat)
-        information_root = jnp.linalg.inv(root).T
-        white = jax.vmap(
-            lambda g, r=unravel: jax.flatten_util.ravel_pytree(
-                sampler.whiten(
-                    model, coords, {**jax.tree.map(jnp.zeros_like, dict(coords)), **r(g)}, metric
-                )
-            )[0]
-        )(information_root.T)
-        largest.append(jnp.linalg.norm(white, 2) ** 2)
-    return jnp.max(jnp.stack(largest))

@@ -286,6 +286,10 @@ class Model(abc.ABC):
 
     # What every model has.
 
+    def num_rows(self, series: Series) -> int:
+        """Return the rows T of the likelihood: all rows after the lags."""
+        return series.num_rows - self.num_lags * len(series.lengths)
+
     def to_coords(self, params: Params) -> dict[str, Array]:
         """Map parameters to the coordinates of the samplers.
 

@@ -1,0 +1,177 @@
+"""How far the gradient of a window is from what an unlimited buffer would give.
+
+Error and noise are measured on the same windows, in the metric of the sampler, where the gradient of a
+window is a vector of numbers of one kind. `MATH.md` §12.3.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.batch import Batch, Cut
+from sojourn.dynamics import Metric, Sampler
+from sojourn.gradients import Estimator, Source, fetch, windowed
+from sojourn.models.base import Coords, Model
+from sojourn.series import Series, Windows
+
+
+def window_gradients(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: int | None = None,
+) -> Array:
+    """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
+
+    With a `buffer`, rows further than that from the rows that count are treated as missing. Inside a
+    series this equals a window with that buffer: the stationary edge law passes through missing rows
+    unchanged, and missing rows after the window carry nothing back.
+    """
+    source = fetch(estimator, source, jax.random.split(key)[0])
+    return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _window_gradients(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: Any,
+) -> Array:
+    key_windows, key_states = jax.random.split(key)
+    model, batch = estimator.model, estimator.batch(source, key_windows)
+    if buffer is not None:
+        batch = _cut(batch, buffer, model.num_lags).near
+
+    statistics = estimator.by_window(key_states, coords, batch)
+    if source.center is not None:
+        W = batch.weight.shape[1]
+        share = jax.tree.map(lambda s: s / W, source.center.statistics)
+        there = estimator.by_window(key_states, source.center.coords, batch)
+        statistics = jax.tree.map(lambda s, a, b: s + a - b, share, statistics, there)
+    return jax.vmap(_whitened(model, sampler, coords, metric))(statistics)
+
+
+def _whitened(
+    model: Model, sampler: Sampler, coords: Coords, metric: Metric
+) -> Callable[[dict[str, Any]], Array]:
+    """Return the map from statistics to the gradient in coordinates where the metric is one."""
+    return lambda statistics: sampler.whiten(
+        model, coords, model.gradient(coords, statistics), metric
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _window_bounds(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+    buffer: Array,
+) -> Array | None:
+    """Return bounds on what a buffer changes in the gradients of `window_gradients`, (W,)."""
+    model, length = estimator.model, estimator.windows.length
+    assert length is not None
+    cut = _cut(estimator.batch(source, jax.random.split(key)[0]), buffer, model.num_lags)
+    gradient = _whitened(model, sampler, coords, metric)
+    return model.error_bounds(coords, cut, estimator.missing, length, gradient)
+
+
+class Errors:
+    """Errors of buffers, all on the same windows and relative to the noise of their gradients.
+
+    The error of B is the root mean square, over windows, of the difference to a buffer of `reference`
+    rows. Where expectations are Monte Carlo averages, all buffers see the same random numbers, and the
+    model is one whose draws far from a change stay as they were.
+
+    Args:
+        model: The model.
+        series: The series, in the model's units.
+        windows: Length, number and scheme of the windows; their buffer is the reference.
+        sampler: Whose metric errors are measured in.
+        coords: Where.
+        metric: The metric.
+        key: Which windows.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        series: Series,
+        windows: Windows,
+        sampler: Sampler,
+        coords: Coords,
+        metric: Metric,
+        key: Array,
+    ) -> None:
+        estimator, source = windowed(model.coupled(), series, windows)
+        if estimator.missing == "none":
+            estimator = dataclasses.replace(estimator, missing="rows")
+        source = fetch(estimator, source, jax.random.split(key)[0])
+        self._estimator, self._at = estimator, (source, key, coords, metric)
+        self._sampler = sampler
+        self.reference = self._gradients(windows.buffer)
+        if not np.isfinite(self.reference).all():
+            raise ValueError("gradients are not finite at these parameters; check their scales")
+        deviation = self.reference - self.reference.mean(0)
+        self.noise = float(np.sqrt(np.square(deviation).sum(1).mean()))
+
+    def _gradients(self, buffer: int) -> np.ndarray:
+        return np.asarray(window_gradients(self._estimator, self._sampler, *self._at, buffer))
+
+    def differences(self, buffer: int) -> np.ndarray:
+        """Return what the buffer changes in the gradient of each window, (W, dimension)."""
+        return self._gradients(buffer) - self.reference
+
+    def __call__(self, buffer: int) -> float:
+        """Return the error of a buffer."""
+        return self._relative(np.square(self.differences(buffer)).sum(1))
+
+    def bound(self, buffer: int) -> float:
+        """Return a bound on the error of a buffer, NaN where no theory gives one."""
+        found = _window_bounds(self._estimator, self._sampler, *self._at, buffer)
+        return math.nan if found is None else self._relative(np.square(np.asarray(found)))
+
+    def rate(self) -> float:
+        """Return the rate at which messages forget, NaN where no theory gives it."""
+        source, key, coords, _ = self._at
+        model = self._estimator.model
+        batch = _gather(self._estimator, source, jax.random.split(key)[0])
+        rate = model.forgetting_rate(coords, batch, self._estimator.missing)
+        return math.nan if rate is None else float(rate)
+
+    def _relative(self, squares: np.ndarray) -> float:
+        size = float(np.sqrt(squares.mean()))
+        return size / self.noise if self.noise > 0 else (math.inf if size > 0 else 0.0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _gather(estimator: Estimator, source: Source, key: Array) -> Batch:
+    return estimator.batch(source, key)
+
+
+def _cut(batch: Batch, buffer: Array, num_lags: int) -> Cut:
+    """Hide the rows beyond the buffer; lags of rows that stay are kept."""
+    L = batch.weight.shape[0]
+    counts = batch.weight > 0
+    start = jnp.argmax(counts, axis=0) - buffer
+    stop = L - jnp.argmax(counts[::-1], axis=0) + buffer
+    t = jnp.arange(-num_lags, L)[:, None]
+    after = jnp.where((t >= start - num_lags)[:, None], batch.y, jnp.nan)
+    near = jnp.where((t < stop)[:, None], after, jnp.nan)
+    return Cut(batch, batch._replace(y=after), batch._replace(y=near), start, stop)
