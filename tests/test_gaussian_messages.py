@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oracles import dense_gaussian
-from sojourn.messages import gaussian
+from sojourn.messages import gaussian, linear_moments
 from sojourn.messages.rows import observe, read_rows
 
 T, W = 6, 3
@@ -42,7 +42,7 @@ def run(A, Q, C, R, y, first, initial, edge, *, missing, noise=None):
         return gaussian.sample(found, shared, filtered, noise)
     smoothed = gaussian.backward(found, shared, filtered)
     weight = jnp.asarray(np.random.default_rng(0).uniform(size=(len(y), y.shape[2])))
-    moments = gaussian.expected_moments(smoothed, shared, weight, rows)
+    moments = linear_moments.expected_moments(smoothed, shared, weight, rows)
     pick = (lambda v: v) if shared is None else (lambda v: gaussian.by_window(v, shared))
     covariance, cross = (np.asarray(pick(v)) for v in (smoothed.covariance, smoothed.cross))
     return filtered, smoothed.mean, covariance, cross, moments, np.asarray(weight)

@@ -7,7 +7,7 @@ import xarray
 
 import sojourn as sj
 from cases import LGSSM_PARAMS
-from sojourn import outputs, passes
+from sojourn import outputs, passes, tiles
 from sojourn.fit import make_fit
 
 ARHMM = sj.ARHMM(num_states=2, emission_dim=1, num_lags=2)
@@ -34,7 +34,7 @@ def same(found, expected):
 
 def test_zarr_holds_the_dataset(recordings, tmp_path, monkeypatch):
     """Several groups, series that end within windows, lags left blank."""
-    monkeypatch.setattr(passes, "_GROUP", 8)
+    monkeypatch.setattr(tiles, "_GROUP", 8)
     expected = sj.decode(ARHMM, PARAMS, recordings)
     path = sj.decode(ARHMM, PARAMS, recordings, out=tmp_path / "states.zarr")
     found = xarray.open_zarr(path, chunks=None, consolidated=False)
@@ -44,7 +44,7 @@ def test_zarr_holds_the_dataset(recordings, tmp_path, monkeypatch):
 
 
 def test_parquet_has_a_row_for_each_row(recordings, tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, "_GROUP", 8)
+    monkeypatch.setattr(tiles, "_GROUP", 8)
     expected = sj.decode(ARHMM, PARAMS, recordings, method="marginal")
     out = tmp_path / "new" / "states.parquet"
     table = pd.read_parquet(sj.decode(ARHMM, PARAMS, recordings, method="marginal", out=str(out)))
@@ -65,7 +65,7 @@ def test_buffers_that_were_too_short_leave_no_trace(tmp_path, monkeypatch):
     }
     y = model.simulate(params, 6000, seed=0)[1]
     y[4500:5500] = np.nan
-    monkeypatch.setattr(passes, "_GROUP", 8)
+    monkeypatch.setattr(tiles, "_GROUP", 8)
     started = []
     original = passes._stream_groups
 

@@ -7,6 +7,7 @@ import pytest
 import sojourn as sj
 from oracles import regime_log_densities, textbook_pass
 from sojourn import passes
+from sojourn import tiles as tiling
 from sojourn.gibbs import Sweep
 
 
@@ -146,7 +147,7 @@ def test_missing_rows_at_every_seam(rng):
     model = sj.GaussianHMM(num_states=3, emission_dim=2)
     params = random_hmm(rng, 3, 0.9)
     y = model.simulate(params, 3000, seed=9)[1]
-    tiles = passes.make_tiles(model, sj.as_series(y), model.first_buffer)
+    tiles = tiling.make_tiles(model, sj.as_series(y), model.first_buffer)
     assert tiles.count > 10
     for seam in tiles.drawn.start[1:]:
         y[seam - 3 : seam + 3] = np.nan

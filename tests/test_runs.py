@@ -15,7 +15,7 @@ import pytest
 
 import sojourn as sj
 from cases import CASES
-from sojourn import chains, runs, storage
+from sojourn import chains, runs, storage, traces
 from sojourn.progress import Progress
 from sojourn.records import decode, encode
 
@@ -151,7 +151,7 @@ def test_an_interrupt_keeps_what_was_drawn(tmp_path, monkeypatch, unbroken):
             raise KeyboardInterrupt
         advance(self, steps, log_posterior)
 
-    monkeypatch.setattr(chains, "num_cores", lambda: 2)
+    monkeypatch.setattr(traces, "num_cores", lambda: 2)
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "advance", interrupt)
         with pytest.raises(sj.Interrupted, match=r"kept in .*continue with sojourn.resume") as e:

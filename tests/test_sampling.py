@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import sojourn as sj
-from sojourn import chains, modes, sampling, tuning
+from sojourn import chains, modes, sampling, traces, tuning
 from sojourn._cores import num_cores
 from sojourn.buffers import TOLERANCE, choose
 from sojourn.diagnostics import effective_sample_size
@@ -176,17 +176,17 @@ def test_other_chains_stop_in_warmup(monkeypatch):
     def chain(index, key, trace):
         if index == 0:
             ready.wait(10)
-            raise chains.Diverged(0, 1, "means")
+            raise traces.Diverged(0, 1, "means")
         for _ in range(1000):
             ready.set()
             trace.check()
             time.sleep(0.01)
         pytest.fail("the chain was not stopped")
 
-    monkeypatch.setattr(chains, "num_cores", lambda: 2)
-    traces, failure = chains.run_chains(chain, 2, jax.random.key(0))
+    monkeypatch.setattr(traces, "num_cores", lambda: 2)
+    kept, failure = traces.run_chains(chain, 2, jax.random.key(0))
     assert failure is not None
-    assert [trace.num_draws for trace in traces] == [0, 0]
+    assert [trace.num_draws for trace in kept] == [0, 0]
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sojourn._validation import check_seed, check_size
-from sojourn.align import align_chains
+from sojourn.datasets import arrays_of, chain_of, posterior_of, statistics_of
 from sojourn.forecasts import forecast_draws, impute_draws
 from sojourn.gradients import gradient
 from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
@@ -356,7 +356,9 @@ class Fit:
         run = create_run(path, config)
         with run.locked():
             for index, chain in enumerate(run.chains):
-                chain.append(_chain(self.posterior, index), _chain(self.sample_stats, index), None)
+                chain.append(
+                    chain_of(self.posterior, index), chain_of(self.sample_stats, index), None
+                )
             run.write_tuned({"choices": encode(self.choices)}, {})
 
     def report(self, path: "str | PathLike[str]", data: Any = None) -> None:
@@ -412,15 +414,6 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     return make_fit(run.model, columns, draws, statistics, choices, run.config["seed"])
 
 
-def _chain(dataset: "xarray.Dataset", index: int) -> dict[str, np.ndarray]:
-    return {name: values[index] for name, values in arrays_of(dataset).items()}
-
-
-def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:
-    """Return the variables of a dataset as arrays, by name."""
-    return {str(name): values.to_numpy() for name, values in dataset.items()}
-
-
 def _joined(truth: Any) -> np.ndarray:
     """Return the states of all series in one array."""
     if isinstance(truth, list | tuple) and len(truth) and np.ndim(truth[0]):
@@ -437,37 +430,7 @@ def make_fit(
     seed: int,
 ) -> Fit:
     """Assemble the draws of all chains, cut to the shortest and aligned."""
-    import xarray
-
-    from sojourn import __version__
-
-    length = min(len(next(iter(d.values()))) for d in draws)
-    dims = model.param_dims
-    stacked = {name: np.stack([d[name][:length] for d in draws]) for name in draws[0]}
-    aligned = align_chains(stacked, dims)
-    coords = _coords(model, columns)
-    posterior = xarray.Dataset(
-        {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
-        coords={"chain": np.arange(len(draws)), "draw": np.arange(length), **coords},
-        attrs={"sampler": choices["sampler"], "seed": seed, "sojourn_version": __version__},
-    )
-    stats = xarray.Dataset(
-        {
-            name: (("chain", "draw"), np.stack([s[name][:length] for s in statistics]))
-            for name in statistics[0]
-        },
-        coords={"chain": np.arange(len(draws)), "draw": np.arange(length)},
-    )
+    posterior = posterior_of(model, columns, draws)
+    posterior.attrs |= {"sampler": choices["sampler"], "seed": seed}
+    stats = statistics_of(statistics, posterior.sizes["draw"])
     return Fit(model, posterior, stats, choices, columns)
-
-
-def _coords(model: Model, columns: tuple[str, ...]) -> dict[str, Any]:
-    used = {dim for dims in model.param_dims.values() for dim in dims}
-    sizes = {
-        dim: size
-        for name, dims in model.param_dims.items()
-        for dim, size in zip(dims, model.param_shapes[name], strict=True)
-    }
-    lagged = [f"{c}[-{lag}]" for lag in range(1, model.num_lags + 1) for c in columns]
-    names = {"column": list(columns), "column_bis": list(columns), "lag_column": lagged}
-    return {dim: names.get(dim, np.arange(sizes[dim])) for dim in used}

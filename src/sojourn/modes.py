@@ -36,8 +36,9 @@ from sojourn.dynamics import (
 )
 from sojourn.gradients import Estimator, Source, fetch, frozen, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.passes import Tiles, full_statistics
+from sojourn.passes import full_statistics
 from sojourn.series import Series, Windows
+from sojourn.tiles import Tiles
 
 # Rows of the windows that curvature is measured on.
 _SAMPLE_ROWS = 65_536

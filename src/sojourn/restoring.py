@@ -11,12 +11,12 @@ from sojourn.blocks import Pilot
 from sojourn.dynamics import Metric
 from sojourn.gradients import Center, fetch, full, windowed
 from sojourn.models.base import Model
-from sojourn.passes import make_tiles
 from sojourn.records import decode, encode
 from sojourn.runs import Run
 from sojourn.series import Series, as_series, reopen
 from sojourn.settings import Settings
 from sojourn.storage import RunError, fill, flatten
+from sojourn.tiles import make_tiles
 from sojourn.tuning import Tuned
 
 

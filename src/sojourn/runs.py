@@ -17,7 +17,7 @@ JSON and arrays only: nothing that is loaded can execute code.
 import contextlib
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,19 +111,17 @@ class ChainFiles:
 
     def read(self, thin: int = 1) -> tuple[Arrays, Arrays]:
         """Return every `thin`-th draw and its statistics."""
-        draws: dict[str, list[np.ndarray]] = {}
-        statistics: dict[str, list[np.ndarray]] = {}
+        draws: list[Arrays] = []
+        statistics: list[Arrays] = []
         for first, stop, path in self._pieces():
             arrays = read_arrays(path)
             picked = slice(-first % thin, stop - first, thin)
             for kind, into in (("draws", draws), ("statistics", statistics)):
-                for name, values in fill(kind, {}, arrays).items():
-                    if len(values) != stop - first:
-                        raise RunError(
-                            f"{path} holds other draws than its name says: it is damaged"
-                        )
-                    into.setdefault(name, []).append(values[picked])
-        return _joined(draws), _joined(statistics)
+                piece = fill(kind, {}, arrays)
+                if any(len(values) != stop - first for values in piece.values()):
+                    raise RunError(f"{path} holds other draws than its name says: it is damaged")
+                into.append({name: values[picked] for name, values in piece.items()})
+        return join(draws), join(statistics)
 
     def _pieces(self) -> list[tuple[int, int, Path]]:
         """Return first draw, end and path of each piece, in order."""
@@ -281,5 +279,7 @@ def _described(path: Path) -> str:
         return "a run that cannot be read"
 
 
-def _joined(parts: dict[str, list[np.ndarray]]) -> Arrays:
-    return {name: np.concatenate(values) for name, values in parts.items()}
+def join(parts: Sequence[Arrays]) -> Arrays:
+    """Return pieces of draws as one."""
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}

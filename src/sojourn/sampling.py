@@ -11,7 +11,7 @@ import numpy as np
 from sojourn._precision import double
 from sojourn._validation import check_size
 from sojourn.buffers import TOLERANCE
-from sojourn.chains import Diverged, gibbs_chain, langevin_chain, run_chains
+from sojourn.chains import gibbs_chain, langevin_chain
 from sojourn.dynamics import SGRLD, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
@@ -31,6 +31,7 @@ from sojourn.series import Series, Windows, as_series
 from sojourn.settings import Settings
 from sojourn.starts import find_start
 from sojourn.storage import RunError, WriteError
+from sojourn.traces import Diverged, run_chains
 from sojourn.tuning import Tuned, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from sojourn._precision import double, to_host
-from sojourn._validation import check_array, check_covariance, check_seed, shown
+from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Cut, Edges, Missing, Seam
 from sojourn.blocks import Block, Pilot
 from sojourn.models import completion
+from sojourn.models.checks import check_coords, check_params
 from sojourn.series import Series, as_series
 
 Params = Mapping[str, Any]
@@ -418,35 +418,7 @@ class Model(abc.ABC):
 
     def check_params(self, params: Params) -> dict[str, Array]:
         """Check names, shapes, finiteness and constraints; returns arrays of floats."""
-        if not isinstance(params, Mapping):
-            raise TypeError(f"expected a dict of parameters; got {type(params).__name__}")
-        shapes = self.param_shapes
-        unknown = sorted(set(params) - set(shapes) - set(self.constants), key=str)
-        absent = sorted(set(shapes) - set(params))
-        if unknown or absent:
-            raise ValueError(
-                f"expected parameters {sorted(shapes)}"
-                + (f"; missing {absent}" if absent else "")
-                + (f"; unknown {unknown}" if unknown else "")
-            )
-        for name, fixed in self.constants.items():
-            if name in params and not np.allclose(
-                check_array(name, params[name], fixed.shape), fixed
-            ):
-                raise ValueError(
-                    f"{name} contradicts the constraint: this model holds {name} at "
-                    f"{shown(fixed.tolist())}; leave it out, or make a model with another {name}"
-                )
-        checked = {}
-        for name, shape in shapes.items():
-            value = params[name]
-            if not isinstance(value, Tracer):
-                value = check_array(name, value, shape)
-                _check_constraint(name, value, self.param_dims[name])
-            elif value.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}; got shape {value.shape}")
-            checked[name] = jnp.asarray(value)
-        return checked
+        return check_params(params, self.param_shapes, self.param_dims, self.constants)
 
     def check_coords(self, coords: Coords) -> dict[str, Array]:
         """Check that coordinates have the names and shapes of `to_coords`."""
@@ -455,17 +427,7 @@ class Model(abc.ABC):
             expected = jax.eval_shape(
                 lambda p: self._join(b.to_coords(p) for b in self.blocks), zero
             )
-        if not isinstance(coords, Mapping) or set(coords) != set(expected):
-            raise ValueError(
-                f"expected coordinates {sorted(expected)} from model.to_coords(params)"
-            )
-        for name, like in expected.items():
-            if np.shape(coords[name]) != like.shape:
-                raise ValueError(
-                    f"coordinates {name} must have shape {like.shape}, as from "
-                    f"model.to_coords(params); got {np.shape(coords[name])}"
-                )
-        return {name: jnp.asarray(coords[name]) for name in expected}
+        return check_coords(coords, expected)
 
     def _location(self, location: np.ndarray) -> np.ndarray:
         """Return the location that the model can absorb; zero for models without a mean."""
@@ -507,15 +469,3 @@ def check_lags(model: Model, series: Series) -> None:
             f"series {which} has {shortest} rows; num_lags={model.num_lags} needs at least "
             f"{model.num_lags + 1}"
         )
-
-
-def _check_constraint(name: str, value: np.ndarray, dims: tuple[str, ...]) -> None:
-    if dims[-1] == "to_state":
-        what, total = f"{name} must have rows of probabilities that sum to one", value.sum(-1)
-        if np.any(value < 0):
-            raise ValueError(f"{what}; got {value.min():.6g}")
-        if not np.allclose(total, 1.0, atol=1e-6):
-            worst = int(np.argmax(np.abs(total - 1)))
-            raise ValueError(f"{what}; got {total[worst]:.6g} in row {worst}")
-    if len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis":
-        check_covariance(name, value)

@@ -21,7 +21,7 @@ from jax import Array, lax
 
 from sojourn._linalg import cholesky, matmul, solve_lower, solve_lower_transposed, transpose
 from sojourn.batch import Batch, Cut, Missing, counted, counted_values, rows_at
-from sojourn.messages import discrete, gaussian
+from sojourn.messages import discrete, gaussian, linear_moments
 from sojourn.messages.rows import read_rows
 from sojourn.models.base import Coords
 
@@ -227,7 +227,7 @@ def _slopes(
             ),
             jnp.broadcast_to(spread[None, n:, :n, None], (1, n, n, S * W)),
         )
-        moments = gaussian.expected_moments(law, None, one, rows)
+        moments = linear_moments.expected_moments(law, None, one, rows)
         return jax.vmap(lambda m: gradient(model.collect(m)), in_axes=-1)(moments)
 
     # An orthonormal basis of the symmetric matrices ū ūᵀ; the entry of 1 · 1 does not change.

@@ -17,14 +17,17 @@ from jax import Array
 from jax.core import Tracer
 
 from sojourn._validation import check_array, check_covariance, check_positive, check_size, shown
-from sojourn.batch import Batch, Cut, Edges, Missing, Seam, earlier, rows_at
+from sojourn.batch import Batch, Cut, Edges, Missing, Seam, earlier
 from sojourn.blocks import Block, Emission, Regression, RegressionStatistics
 from sojourn.blocks.base import freeze
-from sojourn.messages import gaussian
+from sojourn.messages import gaussian, linear_moments
 from sojourn.messages.rows import Rows, read_rows
 from sojourn.models import completion, forgetting
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
+from sojourn.models.checks import check_emission_matrix, check_initial, check_variance
+from sojourn.models.linear_edges import filtered_edges, with_paths, with_smoothed
 from sojourn.models.simulation import check_simulation, linear_process
+from sojourn.models.stationary_start import with_stationary_start
 from sojourn.models.subspace import subspace_params
 from sojourn.series import Series
 
@@ -100,8 +103,16 @@ class LGSSM(Model):
         n, m = self.state_dim, self.emission_dim
         check_size("state_dim", n)
         check_size("emission_dim", m)
-        self._check_emission_matrix()
-        self._check_initial()
+        is_mixed = isinstance(self.emission_matrix, str) and self.emission_matrix == "identified"
+        checked = {
+            "emission_matrix": check_emission_matrix(self.emission_matrix, (m, n)),
+            "initial": check_initial(self.initial, n),
+            "C_variance": check_variance(
+                self.C_variance, (m - n, n) if is_mixed and m > n else None
+            ),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         shapes = {"A_mean": n, "A_column_covariance": n, "Q_scale": n, "R_scale": m}
         for name, size in shapes.items():
             value = getattr(self, name)
@@ -111,55 +122,12 @@ class LGSSM(Model):
             if name != "A_mean":
                 check_covariance(name, value)
             object.__setattr__(self, name, freeze(value))
-        self._check_variance()
         for name, size in (("Q_dof", n), ("R_dof", m)):
             dof = getattr(self, name)
             if dof is not None:
                 check_positive(name, dof)
                 if dof <= size - 1:
                     raise ValueError(f"{name} must exceed dimension - 1 = {size - 1}; got {dof}")
-
-    def _check_variance(self) -> None:
-        if self.C_variance is None or not np.ndim(self.C_variance):
-            if self.C_variance is not None:
-                check_positive("C_variance", self.C_variance)
-            return
-        shape = (self.emission_dim - self.state_dim, self.state_dim)
-        if self.emission_matrix != "identified" or shape[0] <= 0:
-            raise ValueError("C_variance must be a number where C has no identified and free rows")
-        variance = check_array("C_variance", self.C_variance, shape)
-        if np.any(variance <= 0):
-            raise ValueError(f"C_variance must be positive; got {variance.min():.6g}")
-        object.__setattr__(self, "C_variance", freeze(variance))
-
-    def _check_emission_matrix(self) -> None:
-        C = self.emission_matrix
-        if isinstance(C, str):
-            if C not in ("identified", "free"):
-                raise ValueError(
-                    f"emission_matrix must be 'identified', 'free' or a matrix; got {C!r}"
-                )
-            return
-        C = check_array("emission_matrix", C, (self.emission_dim, self.state_dim))
-        object.__setattr__(self, "emission_matrix", freeze(C))
-
-    def _check_initial(self) -> None:
-        n, law = self.state_dim, self.initial
-        if law is None or (isinstance(law, str) and law == "stationary"):
-            return
-        if isinstance(law, str):
-            raise ValueError(
-                f"initial must be None, 'stationary', a covariance or a mean and a covariance; "
-                f"got {shown(law)}"
-            )
-        if isinstance(law, tuple) and len(law) == 2 and np.ndim(law[1]) == 2:
-            mean, covariance = law
-        else:
-            mean, covariance = np.zeros(n), law
-        mean = check_array("initial mean", mean, (n,))
-        covariance = check_array("initial covariance", covariance, (n, n))
-        check_covariance("initial covariance", covariance)
-        object.__setattr__(self, "initial", (freeze(mean), freeze(covariance)))
 
     # Blocks.
 
@@ -377,7 +345,7 @@ class LGSSM(Model):
 
     def moments(
         self, key: Array, coords: Coords, batch: Batch, missing: Missing
-    ) -> gaussian.Moments:
+    ) -> linear_moments.Moments:
         del key
         done = self.run(coords, batch, missing)
         smoothed = gaussian.backward(done.gains, done.first, done.filtered)
@@ -385,49 +353,20 @@ class LGSSM(Model):
 
     def _moments(
         self, coords: Coords, batch: Batch, done: Pass, smoothed: gaussian.Smoothed
-    ) -> gaussian.Moments:
-        moments = gaussian.expected_moments(smoothed, done.first, batch.weight, done.rows)
-        if self.initial == "stationary":
-            moments = self._add_initial(coords, batch, done, smoothed, moments)
-        return moments
-
-    def _add_initial(
-        self,
-        coords: Coords,
-        batch: Batch,
-        done: Pass,
-        smoothed: gaussian.Smoothed,
-        moments: gaussian.Moments,
-    ) -> gaussian.Moments:
-        """Add what makes gradients those of log N(x_0; 0, V(A, Q)) as well. `MATH.md` §8.4.
-
-        With G = ½ (V⁻¹ M V⁻¹ − V⁻¹), M = E[x_0 x_0ᵀ] and X = Aᵀ X A + G, moments cp + 2 Q X A V and
-        cc + 2 Q X Q + A (·)ᵀ + (·) Aᵀ have the gradients 2 X A V for A and −2 Q X Q ψ for ψ.
-        """
+    ) -> linear_moments.Moments:
+        moments = linear_moments.expected_moments(smoothed, done.first, batch.weight, done.rows)
+        if self.initial != "stationary":
+            return moments
         params = self.dynamics.to_params(coords)
-        A, Q = params["A"], params["Q"]
-        V = gaussian.stationary(A, Q)
-        stable = jnp.abs(A @ V @ A.T + Q - V).max() < 1e-6 * jnp.abs(V).max()
         covariance = smoothed.covariance[0]
         if done.first is not None:
             covariance = gaussian.by_window(covariance, done.first)
         mean = smoothed.mean[0]
-        M = mean[:, None] * mean[None] + covariance
-        weight = jnp.where(batch.first & stable, batch.weight[0], 0.0)
-        inverse = jnp.linalg.inv(V)
-        G = jnp.einsum("ab,bcw,cd->adw", inverse, M, inverse) - inverse[:, :, None]
-        n = self.state_dim
-        operator = jnp.where(stable, jnp.eye(n * n) - jnp.kron(A.T, A.T), jnp.eye(n * n))
-        X = jnp.linalg.solve(operator, (weight * G / 2).reshape(n * n, -1)).reshape(G.shape)
-        added = 2 * jnp.einsum("ab,bcw,cd->adw", Q, X, A @ V)
-        turned = jnp.einsum("ab,cbw->acw", A, added)
-        square = 2 * jnp.einsum("ab,bcw,cd->adw", Q, X, Q)
-        return moments._replace(
-            cp=moments.cp + added,
-            cc=moments.cc + square + turned + jnp.swapaxes(turned, 0, 1),
-        )
+        square = mean[:, None] * mean[None] + covariance
+        weight = jnp.where(batch.first, batch.weight[0], 0.0)
+        return with_stationary_start(moments, params["A"], params["Q"], square, weight)
 
-    def collect(self, moments: gaussian.Moments) -> dict[str, Any]:
+    def collect(self, moments: linear_moments.Moments) -> dict[str, Any]:
         m = moments
         return {
             self.dynamics.names[0]: RegressionStatistics(n=m.n, yy=m.cc, yx=m.cp, xx=m.pp),
@@ -500,7 +439,7 @@ class LGSSM(Model):
     ) -> tuple[tuple[dict[str, Any], Array], Edges]:
         done = self.run(coords, batch, missing)
         x = gaussian.sample(done.gains, done.first, done.filtered, noise)
-        moments = gaussian.sampled_moments(key, x, batch.weight, done.rows)
+        moments = linear_moments.sampled_moments(key, x, batch.weight, done.rows)
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
         compared = with_paths(self._edges(done, seam, None), x, done.scale, seam)
         return (statistics, x[1:]), compared
@@ -522,15 +461,11 @@ class LGSSM(Model):
     def _edges(self, done: Pass, seam: Seam, smoothed: gaussian.Smoothed | None) -> Edges:
         """Return the filtered and, where there are any, the smoothed moments at the seams."""
         found = filtered_edges(done.gains, done.filtered, done.first, done.scale, seam)
-        if smoothed is None:
-            return found
-        # `smoothed` begins with the state before the first row.
-        L = done.filtered.previous.shape[0]
-        message = functools.partial(
-            _message, smoothed.mean, smoothed.covariance, done.first, done.scale
+        return (
+            found
+            if smoothed is None
+            else with_smoothed(found, smoothed, done.first, done.scale, seam)
         )
-        ahead = message(jnp.minimum(seam.stop, L - 1) + 1)
-        return found._replace(own=message(seam.start + 1), ahead=ahead)
 
     @property
     def seam_tolerance(self) -> float:
@@ -589,7 +524,7 @@ class LGSSM(Model):
         n, m = self.state_dim, self.emission_dim
         zeros = [(), (n, n), (n, n), (n, n), (), (m, m), (m, n), (n, n)]
         with jax.enable_x64(True):
-            empty = self.collect(gaussian.Moments(*(jnp.zeros(shape) for shape in zeros)))
+            empty = self.collect(linear_moments.Moments(*(jnp.zeros(shape) for shape in zeros)))
             coords = prior_draw(self, jax.random.key(seed), empty)
             return {**coords, "A": stable(coords["A"])}
 
@@ -615,39 +550,3 @@ def stable(A: Array) -> Array:
     """Shrink matrices (..., n, n) so that their roots are at most 0.9, where windows can start."""
     radius = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
     return A * np.minimum(1.0, 0.9 / radius)[..., None, None]
-
-
-def filtered_edges(
-    found: gaussian.Gains,
-    filtered: gaussian.Filtered,
-    first: Array | None,
-    scale: Array,
-    seam: Seam,
-) -> Edges:
-    """Return the filtered moments at the seams; nothing backward."""
-    L = filtered.previous.shape[0]
-    means = jnp.concatenate([filtered.previous, filtered.last[None]])
-    covariances = jnp.concatenate([found.previous, found.last[None]])
-    before = _message(means, covariances, first, scale, seam.start)
-    at_end = _message(means, covariances, first, scale, jnp.minimum(seam.stop, L))
-    nothing = jnp.zeros((1, means.shape[2]))
-    return Edges(before, at_end, nothing, nothing)
-
-
-def _message(
-    means: Array, covariances: Array, first: Array | None, scale: Array, row: Array
-) -> Array:
-    """Return, at one row of each window, means over the state's scale and logs of variances, (2n, W)."""
-    variances = jnp.stack([covariances[:, a, a] for a in range(means.shape[1])], axis=1)
-    if first is None:
-        picked = rows_at(variances, row)
-    else:
-        picked = jnp.where(first, variances[row, :, 1].T, variances[row, :, 0].T)
-    return jnp.concatenate([rows_at(means, row) / scale[:, None], jnp.log(picked)])
-
-
-def with_paths(found: Edges, x: Array, scale: Array, seam: Seam) -> Edges:
-    """Add what tells sampled paths (L+1, n, W) apart: a state and the one before it, at the seams."""
-    pair = jnp.concatenate([x[1:], x[:-1]], axis=1) / jnp.tile(scale, 2)[:, None]
-    ahead = jnp.minimum(seam.stop, pair.shape[0] - 1)
-    return found._replace(own=rows_at(pair, seam.start), ahead=rows_at(pair, ahead))

@@ -27,12 +27,13 @@ from sojourn.blocks import (
     TransitionStatistics,
 )
 from sojourn.blocks.base import freeze
-from sojourn.messages import gaussian, particle, switching
+from sojourn.messages import gaussian, linear_moments, particle, switching
 from sojourn.messages.rows import Rows, read_rows
 from sojourn.models import lgssm
 from sojourn.models.arhmm import ARHMM
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.lgssm import LGSSM
+from sojourn.models.linear_edges import filtered_edges, with_paths
 from sojourn.models.simulation import check_simulation, linear_process, markov_chain
 from sojourn.series import Series
 
@@ -405,12 +406,12 @@ class SLDS(Model):
         # the initial law of x does not depend on it.
         found, filtered = switching.filter_x(system, rows, jnp.concatenate([z[:1], z]))
         x = gaussian.sample(found, None, filtered, noise)
-        m = gaussian.sampled_moments(key, x, batch.weight, rows)
+        m = linear_moments.sampled_moments(key, x, batch.weight, rows)
         m = jax.tree.map(lambda total: total.sum(-1), m)
         statistics = RegressionStatistics(n=m.rows, yy=m.yy, yx=m.yx, xx=m.xx)
         scale = jnp.sqrt(jnp.stack([system.Q[a, a].max() for a in range(self.state_dim)]))
-        compared = lgssm.filtered_edges(found, filtered, None, scale, seam)
-        compared = lgssm.with_paths(compared, x, scale, seam)
+        compared = filtered_edges(found, filtered, None, scale, seam)
+        compared = with_paths(compared, x, scale, seam)
         pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
         return ({self.emission.names[0]: statistics}, pair), compared
 

@@ -1,0 +1,68 @@
+"""Draws as xarray datasets, and back."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sojourn.align import align_chains
+from sojourn.models.base import Model
+
+if TYPE_CHECKING:
+    import xarray
+
+
+def posterior_of(
+    model: Model, columns: tuple[str, ...], draws: Sequence[dict[str, np.ndarray]]
+) -> "xarray.Dataset":
+    """Return the draws of all chains, cut to the shortest, their states aligned."""
+    import xarray
+
+    from sojourn import __version__
+
+    length = min(len(next(iter(d.values()))) for d in draws)
+    dims = model.param_dims
+    stacked = {name: np.stack([d[name][:length] for d in draws]) for name in draws[0]}
+    aligned = align_chains(stacked, dims)
+    return xarray.Dataset(
+        {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
+        coords={**_index(len(draws), length), **_coords(model, columns)},
+        attrs={"sojourn_version": __version__},
+    )
+
+
+def statistics_of(statistics: Sequence[dict[str, np.ndarray]], length: int) -> "xarray.Dataset":
+    """Return the statistics of the first `length` draws of all chains."""
+    import xarray
+
+    stacked = {name: np.stack([own[name][:length] for own in statistics]) for name in statistics[0]}
+    return xarray.Dataset(
+        {name: (("chain", "draw"), values) for name, values in stacked.items()},
+        coords=_index(len(statistics), length),
+    )
+
+
+def _index(num_chains: int, num_draws: int) -> dict[str, np.ndarray]:
+    return {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
+
+
+def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:
+    """Return the variables of a dataset as arrays, by name."""
+    return {str(name): values.to_numpy() for name, values in dataset.items()}
+
+
+def chain_of(dataset: "xarray.Dataset", index: int) -> dict[str, np.ndarray]:
+    """Return one chain's variables as arrays, by name."""
+    return {name: values[index] for name, values in arrays_of(dataset).items()}
+
+
+def _coords(model: Model, columns: tuple[str, ...]) -> dict[str, Any]:
+    used = {dim for dims in model.param_dims.values() for dim in dims}
+    sizes = {
+        dim: size
+        for name, dims in model.param_dims.items()
+        for dim, size in zip(dims, model.param_shapes[name], strict=True)
+    }
+    lagged = [f"{c}[-{lag}]" for lag in range(1, model.num_lags + 1) for c in columns]
+    names = {"column": list(columns), "column_bis": list(columns), "lag_column": lagged}
+    return {dim: names.get(dim, np.arange(sizes[dim])) for dim in used}
