@@ -67,10 +67,11 @@ ALLOWED = {
         *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "outputs", "report"),
         *("experiments", "restoring", "runs", "sampling", "series", "storage", "synthetic"),
     },
+    "__main__": {"cli"},
     # Beside these, what `import sojourn` offers.
     "experiments": {"synthetic", "plots"},
 }
-OUTSIDE = {"plots", "report", "report_figures", "cli", "demo", "experiments"}
+OUTSIDE = {"__main__", "plots", "report", "report_figures", "cli", "demo", "experiments"}
 
 
 def imports(path: Path, *, lazy: bool) -> set[str]:

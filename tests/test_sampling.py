@@ -329,7 +329,7 @@ def test_buffers_that_are_all_too_short_say_so():
         coords = model.to_coords(at)
         pilot = modes.place(model, series, coords).metric
         windows, key = sj.Windows(50, 0, 64), jax.random.key(0)
-        buffer, error = choose(model, series, windows, sj.SGRLD(), coords, pilot, key)
+        buffer, error = choose(model, series, windows, coords, pilot, key)
         assert (error <= TOLERANCE) == reached
         assert (buffer < 128) == reached
 

@@ -20,7 +20,7 @@ from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
 from sojourn.buffer_errors import Errors
 from sojourn.curvature import information
-from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler
+from sojourn.dynamics import SGLD, SGRLD, Metric
 from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.series import Series, Windows, as_series
@@ -211,36 +211,24 @@ def gradient_error(
 
 
 def choose(
-    model: Model,
-    series: Series,
-    windows: Windows,
-    sampler: Sampler,
-    coords: Coords,
-    metric: Metric,
-    key: Array,
+    model: Model, series: Series, windows: Windows, coords: Coords, metric: Metric, key: Array
 ) -> tuple[int, float]:
     """Return the smallest buffer, of a few, whose error is small beside the noise, and that error.
 
     If none is, the longest, with an error above the tolerance.
     """
     sized = dataclasses.replace(windows, buffer=2 * _LADDER[-1], batch=_WINDOWS)
-    errors = Errors(model, series, sized, sampler, coords, metric, key)
+    errors = Errors(model, series, sized, SGRLD(), coords, metric, key)
     return _shortest(errors, TOLERANCE, _LADDER, {})
 
 
 def check(
-    model: Model,
-    series: Series,
-    windows: Windows,
-    sampler: Sampler,
-    coords: Coords,
-    metric: Metric,
-    key: Array,
+    model: Model, series: Series, windows: Windows, coords: Coords, metric: Metric, key: Array
 ) -> tuple[float, float]:
     """Return the error of the windows' buffer and the shift of the posterior mean, in sds."""
     reference = max(_LADDER[-1], 2 * windows.buffer)
     sized = dataclasses.replace(windows, buffer=reference, batch=_WINDOWS)
-    errors = Errors(model, series, sized, sampler, coords, metric, key)
+    errors = Errors(model, series, sized, SGRLD(), coords, metric, key)
     return errors(windows.buffer), _shift(errors, windows.buffer, model, series, sized)[0]
 
 

@@ -86,7 +86,7 @@ def tune(
     shape = Windows(min(200, max(series.lengths) - model.num_lags), 64, 64)
     choices: dict[str, Any] = {}
     if windows == "auto" and is_long:
-        buffer, error = choose(model, series, shape, SGRLD(), center, start.metric, key_buffer)
+        buffer, error = choose(model, series, shape, center, start.metric, key_buffer)
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)
     mode = find_mode(model, series, sampler, shape, start, key_mode)
@@ -94,7 +94,7 @@ def tune(
     steps = None
     if isinstance(windows, Windows) and not windows.is_full:
         steps = _from_windows(model, series, sampler, windows, control_variate, mode, key_noise)
-        error, bias = check(model, series, windows, SGRLD(), mode.coords, start.metric, key_buffer)
+        error, bias = check(model, series, windows, mode.coords, start.metric, key_buffer)
         choices |= {"buffer_error": _rounded(error)}
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
             choices["buffer_bias"] = _rounded(bias)

@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,7 +56,7 @@ def units_of(run: Run) -> Units:
     return Units(bool((about.get("description") or {}).get("log")), standard)
 
 
-def read_for(run: Run, paths: Sequence[Path], **options: Any) -> Series:
+def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Series:
     """Open files as the data of a run were opened, but for options that are given.
 
     Columns are standardised with the means and deviations of the run's data. An empty text stands for
@@ -73,10 +73,17 @@ def read_for(run: Run, paths: Sequence[Path], **options: Any) -> Series:
     return series if standard is None else series.standardized(*standard)
 
 
-def fit_and_data(run: Path, paths: Sequence[Path] | None, **options: Any) -> tuple[Fit, Series]:
+def fit_and_data(
+    run: Path,
+    paths: Sequence[Path] | None,
+    columns: list[str] | None = None,
+    sequence: str | None = None,
+    variable: str | None = None,
+) -> tuple[Fit, Series]:
     """Return a run's fit, and data given or its own."""
     fit, opened = load(run), open_run(run)
-    series = read_for(opened, paths, **options) if paths else series_of(opened, None)
+    given = {"columns": columns, "sequence": sequence, "variable": variable}
+    series = read_for(opened, paths, given) if paths else series_of(opened, None)
     return fit, fit.as_series(series)
 
 
@@ -116,10 +123,17 @@ def check_out(
         raise ValueError(f"cannot write {out}: the folder {out.parent} does not exist")
 
 
-def write_states(states: "xarray.Dataset", out: Path | None) -> None:
-    """Write smoothed or decoded states: series, t, state, p_0, …, x_0, sd_0, …"""
+def write_states(make: Callable[[Path | None], "xarray.Dataset"], out: Path | None) -> None:
+    """Write smoothed or decoded states: series, t, state, p_0, …, x_0, sd_0, …
+
+    Parquet is written as the states are made; `make` does that if it is given a path.
+    """
     import pandas
 
+    if out is not None and out.suffix.lower() == ".parquet":
+        make(out)
+        return
+    states = make(None)
     rows = {str(name): values.to_numpy() for name, values in states.variables.items()}
     write_table(pandas.DataFrame(columns_of(rows)), out)
 

@@ -1,6 +1,7 @@
 """`sojourn fit`, `sojourn resume`."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,22 +90,22 @@ def fit(
         standardize=standardize,
         every=every,
     )
-    found = _drawn(
-        sample,
-        _model(model, series.dim, states, state_dim, lags),
-        series,
-        made,
-        windows=windows,
-        num_samples=samples,
-        num_chains=chains,
-        num_warmup=_auto("warmup", warmup, int),
-        thin=_auto("thin", thin, int),
-        control_variate=_one_of("control-variate", control_variate.lower(), choice),
-        init=init,
-        seed=seed,
-        out=out,
-        progress=not quiet and not json,
-    )
+    with _stoppable():
+        found = sample(
+            _model(model, series.dim, states, state_dim, lags),
+            series,
+            made,
+            windows=windows,
+            num_samples=samples,
+            num_chains=chains,
+            num_warmup=_auto("warmup", warmup, int),
+            thin=_auto("thin", thin, int),
+            control_variate=_one_of("control-variate", control_variate.lower(), choice),
+            init=init,
+            seed=seed,
+            out=out,
+            progress=not quiet and not json,
+        )
     _show(found, out, as_json=json)
 
 
@@ -121,8 +122,9 @@ def resume(
 
     Example: sojourn resume run/ --samples 5000
     """
-    series = read_for(open_run(run), data) if data else None
-    found = _drawn(resume_run, run, series, samples, progress=not quiet and not json)
+    series = read_for(open_run(run), data, {}) if data else None
+    with _stoppable():
+        found = resume_run(run, series, samples, progress=not quiet and not json)
     _show(found, run, as_json=json)
 
 
@@ -133,9 +135,11 @@ class RunStopped(Exception):
     """The user stopped a run; the parser would hide an interrupt."""
 
 
-def _drawn(function: Callable[..., Fit], *args: Any, **named: Any) -> Fit:
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let an interrupt of the user through the parser."""
     try:
-        return function(*args, **named)
+        yield
     except Interrupted as interrupt:
         raise RunStopped(str(interrupt)) from None
 

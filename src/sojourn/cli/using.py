@@ -28,7 +28,7 @@ def score(
 
     Example: sojourn score run/ test.csv
     """
-    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    fit, series = fit_and_data(run, data, column, sequence, variable)
     result: dict[str, Any] = {"rows": series.num_rows}
     if horizon is None:
         result["log_likelihood"] = fit.score(series, num_draws=draws)
@@ -56,12 +56,10 @@ def decode(
     Example: sojourn decode run/ data.csv -o states.parquet
     """
     check_out(out)
-    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    named: dict[str, Any] = {"method": method, "num_draws": draws}
-    if out is not None and out.suffix.lower() == ".parquet":
-        fit.decode(series, **named, out=out)  # as it is made
-    else:
-        write_states(fit.decode(series, **named), out)
+    if method not in ("viterbi", "marginal"):
+        raise ValueError(f"--method must be viterbi or marginal; got {method!r}")
+    fit, series = fit_and_data(run, data, column, sequence, variable)
+    write_states(lambda to: fit.decode(series, method, num_draws=draws, out=to), out)
 
 
 def smooth(
@@ -78,11 +76,8 @@ def smooth(
     Example: sojourn smooth run/ data.csv -o states.csv
     """
     check_out(out)
-    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
-    if out is not None and out.suffix.lower() == ".parquet":
-        fit.smooth(series, draws, out=out)  # as it is made
-    else:
-        write_states(fit.smooth(series, draws), out)
+    fit, series = fit_and_data(run, data, column, sequence, variable)
+    write_states(lambda to: fit.smooth(series, draws, out=to), out)
 
 
 def forecast(
@@ -103,7 +98,7 @@ def forecast(
     import pandas
 
     check_out(out)
-    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    fit, series = fit_and_data(run, data, column, sequence, variable)
     y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
     y = y.transpose("draw", "series", "ahead", "column")
     values = units_of(open_run(run)).restore(y.to_numpy())
@@ -130,7 +125,7 @@ def impute(
     import pandas
 
     check_out(out)
-    fit, series = fit_and_data(run, data, columns=column, sequence=sequence, variable=variable)
+    fit, series = fit_and_data(run, data, column, sequence, variable)
     units = units_of(open_run(run))
     found = fit.impute(series, num_draws=draws, with_draws=units.log)
     mean, sd = (found[kind].transpose("time", "column").to_numpy() for kind in ("mean", "sd"))
