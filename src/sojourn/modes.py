@@ -29,6 +29,7 @@ from sojourn.dynamics import (
     SGRLD,
     Metric,
     Sampler,
+    Shape,
     dimension,
     posterior_gradient,
     pull,
@@ -53,11 +54,11 @@ _STEPS = 12
 # Steps, and so passes over all rows, from the mode of the sample to that of all rows.
 _FULL_STEPS = 3
 
-# Rows of a window whose score counts as one of many, steps of noisy gradients, and the curvature that a
+# Rows of a window whose score counts as one of many, steps of noisy gradients, and the shape that a
 # metric from scores is trusted to.
 _SCORE_ROWS = 50
 _NOISY_STEPS = 40
-_ROUGH = 2.0
+_ROUGH = Shape(curvature=2.0, variation=1.0)
 
 # Longest step in units of √T: a fraction of what one row tells.
 _LONGEST = 0.3
@@ -71,15 +72,14 @@ class Mode(NamedTuple):
         metric: The metric for the sampler.
         statistics: Expected statistics of all rows.
         tiles: The tiles that these were computed on.
-        curvature: Largest curvature of the log-posterior per row, in the constant part of the metric,
-            near the mode.
+        shape: Shape of the log-posterior near the mode, in the constant part of the metric.
     """
 
     coords: dict[str, Array]
     metric: Metric
     statistics: dict[str, Any]
     tiles: Tiles
-    curvature: float
+    shape: Shape
 
 
 def place(model: Model, series: Series, coords: Coords) -> Mode:
@@ -87,7 +87,7 @@ def place(model: Model, series: Series, coords: Coords) -> Mode:
     statistics, tiles = full_statistics(model, coords, series)
     T = float(model.num_rows(series))
     pilots = jax.jit(model.pilot, static_argnums=1)(statistics, T)
-    return Mode(dict(coords), Metric(pilots, {}, T), statistics, tiles, 1.0)
+    return Mode(dict(coords), Metric(pilots, {}, T), statistics, tiles, Shape(1.0, 1.0))
 
 
 def find_mode(
@@ -146,9 +146,9 @@ def find_mode(
     else:
         coords, _ = climb(on_all, coords, curvature, longest, _FULL_STEPS)
         mode = next(m for m in reversed(seen) if _same(m.coords, coords))
-    average, largest = _average(estimator, source, key, mode.coords, curvature)
+    average, shape = _average(estimator, source, key, mode.coords, curvature)
     metric = _constant(mode.metric, root, average.spread())
-    return mode._replace(metric=metric, curvature=largest)
+    return mode._replace(metric=metric, shape=shape)
 
 
 def _approach_mode(
@@ -177,7 +177,7 @@ def _approach_mode(
     coords = approach(gradient, start.coords, curvature, longest, _NOISY_STEPS)
     mode = place(model, series, coords)
     metric = _constant(mode.metric, root, curvature.spread())
-    return mode._replace(metric=metric, curvature=_ROUGH)
+    return mode._replace(metric=metric, shape=_ROUGH)
 
 
 def constant_blocks(model: Model, sampler: Sampler, at: Mode) -> tuple[str, ...]:
@@ -201,16 +201,16 @@ def _gradient(model: Model, coords: Coords, statistics: dict[str, Any]) -> dict[
 
 def _average(
     estimator: Estimator, source: Source, key: Array, coords: Coords, curvature: Curvature
-) -> tuple[Curvature, float]:
+) -> tuple[Curvature, Shape]:
     """Return the curvature averaged over the mode and two places a posterior sd from it on either side.
 
-    Also the largest curvature found there, in the metric of the average.
+    Also the shape found there, in the metric of the average.
     """
     root = curvature.root
     key_states, key_away = jax.random.split(key)
     here = measure(estimator, source, key_states, coords, root)
     if not np.isfinite(here).all():
-        return curvature, 1.0
+        return curvature, Shape(1.0, 1.0)
     spread = decompose(here, root).spread()
     away = spread @ np.asarray(jax.random.normal(key_away, (len(spread),)))
     sides = [push(coords, root, jnp.asarray(side)) for side in (-away, away)]
@@ -218,8 +218,8 @@ def _average(
     found = [K for K in found if np.isfinite(K).all()]
     average = decompose(np.mean(found, axis=0), root)
     spread = average.spread()
-    largest = max(np.linalg.eigvalsh(spread.T @ K @ spread)[-1] for K in found)
-    return average, float(largest)
+    values = np.array([np.linalg.eigvalsh(spread.T @ K @ spread) for K in found])
+    return average, Shape(float(values.max()), float(np.abs(values - 1).max()))
 
 
 def _constant(metric: Metric, root: dict[str, Array], spread: np.ndarray) -> Metric:

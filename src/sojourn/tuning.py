@@ -18,7 +18,7 @@ from jax import Array
 from sojourn.buffer_errors import window_gradients
 from sojourn.buffers import check, choose
 from sojourn.curvature import complete_root
-from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, dimension, own_blocks, push
+from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, Shape, dimension, own_blocks, push
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.modes import Mode, find_mode, place
@@ -29,11 +29,16 @@ EXCESS = 0.05
 _MADE_UP_FOR = 0.15
 
 # Up to this many rows a full pass costs no more than a good batch of windows.
-_FULL_ROWS = 16_384
+_FULL_ROWS = 4096
 
 # Windows of a step: the fewest worth its fixed cost, and the most.
 _MIN_BATCH = 16
-_MAX_BATCH = 1024
+_MAX_BATCH = 4096
+
+# Rows of a window that count: as few as this many buffers, as the rows of a window run one after the
+# other and windows at once; within bounds.
+_BUFFERS = 8
+_LENGTHS = (32, 200)
 
 _NOISE_WINDOWS = 1024
 
@@ -83,7 +88,8 @@ def tune(
     key_buffer, key_mode, key_noise = jax.random.split(key, 3)
     start = place(model, series, center)
     is_long = start.metric.num_rows > _FULL_ROWS
-    shape = Windows(min(200, max(series.lengths) - model.num_lags), 64, 64)
+    longest = max(series.lengths) - model.num_lags
+    shape = Windows(min(_LENGTHS[1], longest), 64, 64)
     choices: dict[str, Any] = {}
     if windows == "auto" and is_long:
         buffer, error = choose(model, series, shape, center, start.metric, key_buffer)
@@ -99,6 +105,9 @@ def tune(
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
             choices["buffer_bias"] = _rounded(bias)
     elif windows == "auto" and is_long:
+        if model.regimes is None:
+            length = int(np.clip(_BUFFERS * shape.buffer, *_LENGTHS))
+            shape = dataclasses.replace(shape, length=min(length, longest))
         steps = _from_windows(model, series, sampler, shape, control_variate, mode, key_noise)
         steps = _fit_batch(sampler, steps, mode, may_take_all=not series.streams)
     if steps is None:
@@ -118,7 +127,9 @@ def tune(
         "control_variate": steps.source.center is not None,
         "metric": _describe_metric(model, sampler, mode),
         "step_size": _rounded(epsilon),
-        "discretisation": _rounded(_discretisation(model, sampler, mode, epsilon)),
+        "discretisation": _rounded(
+            sampler.discretisation(model, mode.metric, _shape(sampler, model, mode), epsilon)
+        ),
         "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise)),
         "noise_made_up_for": makes_up,
     }
@@ -200,17 +211,6 @@ def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:
     return isinstance(sampler, SGRLD) and not own_blocks(model, metric)
 
 
-def _discretisation(model: Model, sampler: Sampler, mode: Mode, epsilon: float) -> float:
-    """Return the relative error of variances from the step size, near enough.
-
-    ε λ / 2 for Euler steps; of second order, and none for a Gaussian, for steps in a constant metric.
-    """
-    if isinstance(sampler, SGLD):
-        return epsilon * _complete_curvature(model, mode) / 2
-    constant = (epsilon * mode.curvature / 2) ** 2 if mode.metric.root else 0.0
-    return max(constant, epsilon / 2 if own_blocks(model, mode.metric) else 0.0)
-
-
 def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:
     if isinstance(sampler, SGLD):
         return "none"
@@ -235,9 +235,14 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float
 
 def _largest_step(sampler: Sampler, model: Model, mode: Mode) -> float:
     """Return the largest ε with a small error of discretisation."""
-    plain = isinstance(sampler, SGLD)
-    curvature = _complete_curvature(model, mode) if plain else mode.curvature
-    return sampler.largest_step(model, mode.metric, curvature)
+    return sampler.largest_step(model, mode.metric, _shape(sampler, model, mode))
+
+
+def _shape(sampler: Sampler, model: Model, mode: Mode) -> Shape:
+    """Return the shape in the sampler's metric; for SGLD, that of complete data bounds it."""
+    if not isinstance(sampler, SGLD):
+        return mode.shape
+    return mode.shape._replace(curvature=_complete_curvature(model, mode))
 
 
 def _complete_curvature(model: Model, mode: Mode) -> float:

@@ -43,6 +43,26 @@ class Metric(NamedTuple):
     noise: tuple[Array, ...] = ()
 
 
+class Shape(NamedTuple):
+    """How far the log-posterior near its mode is from what the metric takes it for.
+
+    Attributes:
+        curvature: Largest curvature per row, in the metric.
+        variation: Largest change of the curvature, in the metric, between places that chains visit; zero
+            for a Gaussian.
+    """
+
+    curvature: float
+    variation: float
+
+    def splitting_error(self, epsilon: float) -> float:
+        """Return the relative error of variances of the splitting in a constant metric.
+
+        It is of second order in ε, and none where the curvature is the same everywhere.
+        """
+        return (epsilon * self.curvature / 2) ** 2 * self.variation
+
+
 @dataclass(frozen=True)
 class Decay:
     """A decreasing step size ε_t = ε₀ (1 + t / offset)^(−power).
@@ -94,8 +114,12 @@ class Sampler(Protocol):
         """Return Eᵀ g: the gradient, as a vector, in coordinates where D is the identity."""
         ...
 
-    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
-        """Return the largest ε with a small error of discretisation at this curvature per row."""
+    def largest_step(self, model: Model, metric: Metric, shape: "Shape") -> float:
+        """Return the largest ε with a small error of discretisation for a posterior of this shape."""
+        ...
+
+    def discretisation(self, model: Model, metric: Metric, shape: "Shape", epsilon: float) -> float:
+        """Return the relative error of variances from steps of ε, near enough."""
         ...
 
     def noise_share(self, epsilon: float, noise: float) -> float:

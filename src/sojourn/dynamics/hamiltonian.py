@@ -13,6 +13,7 @@ from jax import Array
 from sojourn._validation import check_positive
 from sojourn.dynamics.base import (
     Metric,
+    Shape,
     State,
     StepSize,
     check_step_size,
@@ -66,10 +67,15 @@ class _Hamiltonian(abc.ABC):
         del model, coords
         return pull(metric.root, gradient)
 
-    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+    def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
         """Return ε for angles of √(ε λ) = 0.7."""
         del model, metric
-        return 0.5 / curvature
+        return 0.5 / shape.curvature
+
+    def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
+        """Return the splitting's error; its ε is a quarter of that of Langevin steps as long."""
+        del model, metric
+        return shape.splitting_error(epsilon / 4)
 
     def noise_share(self, epsilon: float, noise: float) -> float:
         """Return what a step adds to the momentum's variance over what friction takes away."""

@@ -1,5 +1,6 @@
 """Langevin dynamics: a step of each block in its own metric, of all in a constant one, or in none."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from jax import Array
 
 from sojourn.dynamics.base import (
     Metric,
+    Shape,
     State,
     StepSize,
     check_step_size,
@@ -21,6 +23,12 @@ from sojourn.dynamics.base import (
     pull,
 )
 from sojourn.models.base import Coords, Model
+
+# Relative error of variances allowed from the splitting of steps in a constant metric.
+_SPLITTING_ERROR = 0.02
+
+# ε of blocks that move in their own metric, of curvature one: an excess of ε / 2.
+_OWN_STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -106,11 +114,22 @@ class SGRLD(_Langevin):
             white += [found[n].ravel() for n in block.names]
         return jnp.concatenate(white)
 
-    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
-        """Return ε with ε λ = 0.3, or 0.1 if a block moves in its own metric, of curvature one."""
-        if not own_blocks(model, metric):
-            return 0.3 / curvature
-        return min(0.1, 0.3 / curvature) if metric.root else 0.1
+    def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
+        """Return ε with errors of 2% from the splitting, of 5% in blocks with a metric of their own.
+
+        At most ε λ = 1, where draws follow each other almost independently.
+        """
+        own = own_blocks(model, metric)
+        if not metric.root:
+            return _OWN_STEP
+        allowed = 2 * math.sqrt(_SPLITTING_ERROR / max(shape.variation, _SPLITTING_ERROR))
+        constant = min(1.0, allowed) / shape.curvature
+        return min(_OWN_STEP, constant) if own else constant
+
+    def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
+        """Return the splitting's error, or ε / 2 where a block moves in its own metric."""
+        constant = shape.splitting_error(epsilon) if metric.root else 0.0
+        return max(constant, epsilon / 2 if own_blocks(model, metric) else 0.0)
 
 
 @dataclass(frozen=True)
@@ -160,10 +179,15 @@ class SGLD(_Langevin):
         del model, coords, metric
         return jnp.concatenate([gradient[name].ravel() for name in sorted(gradient)])
 
-    def largest_step(self, model: Model, metric: Metric, curvature: float) -> float:
+    def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
         """Return ε with an excess of the variance, ε λ / 2, of 5%."""
         del model, metric
-        return 0.1 / curvature
+        return 0.1 / shape.curvature
+
+    def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
+        """Return the excess of the variance, ε λ / 2."""
+        del model, metric
+        return epsilon * shape.curvature / 2
 
 
 def _made_up_for(r: Array, epsilon: Array, noise: tuple[Array, ...]) -> Array:
