@@ -249,7 +249,6 @@ def test_splits_that_leave_nothing(fraction, by, fragment):
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("x.zarr", "zarr", "zarr"),
         ("x.h5", "h5py", "hdf5"),
         ("x.edf", "pyedflib", "edf"),
         ("memory://x.npy", "fsspec", "remote"),

@@ -43,17 +43,18 @@ ALLOWED = {
         *("gradients", "forecasts", "outputs", "records", "runs", "storage"),
     },
     "storage": set(),
+    "draw_store": {"storage"},
     "settings": {"dynamics", "gibbs", "series"},
     "records": {"dynamics", "gibbs", "models", "series", "storage"},
-    "runs": {"models", "records", "storage"},
+    "runs": {"draw_store", "models", "records", "storage"},
     "restoring": {
         *("blocks", "models", "series", "tiles", "gradients", "dynamics", "tuning"),
         *("records", "runs", "settings", "storage"),
     },
-    "traces": {"runs"},
+    "traces": {"draw_store", "runs"},
     "chains": {
         *("models", "series", "gradients", "dynamics", "gibbs", "starts", "tuning"),
-        *("progress", "runs", "traces"),
+        *("draw_store", "progress", "runs", "traces"),
     },
     "sampling": {
         *("models", "series", "dynamics", "gibbs", "buffers", "modes", "starts", "tuning"),

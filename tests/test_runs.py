@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray
 
 import sojourn as sj
 from cases import CASES
@@ -114,9 +116,9 @@ def dying(monkeypatch, after: int, error: BaseException) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("after", [0, 3, 7, 9, 17, 22, 23, 24, 25, 26, 51])
+@pytest.mark.parametrize("after", [0, 3, 8, 11, 16, *range(38, 66, 3), 90, 119, 140])
 def test_death_at_any_write_loses_nothing(tmp_path, monkeypatch, unbroken, after):
-    """Of 3 calls per file; the last numbers lie in the draws."""
+    """The first nine calls write what was chosen, those from the 38th on draws."""
     with monkeypatch.context() as patch:
         calls = dying(patch, after, Crash())
         with pytest.raises(Crash):
@@ -182,6 +184,12 @@ except sj.RunError as error:
 """
 
 
+def _drawn(path: Path) -> int:
+    """Return how many draws of the first chain count."""
+    state = path / "chain-0.npz"
+    return int(np.load(state)["drawn"]) if state.exists() else 0
+
+
 def kill_until_done(folder: Path, signals: list[int]) -> None:
     """Start and kill a run at random moments after it has begun to draw, then let it end."""
     np.save(folder / "y.npy", Y)
@@ -191,7 +199,7 @@ def kill_until_done(folder: Path, signals: list[int]) -> None:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < end:
-            if len(list(folder.glob("run/chain-0/draws-*"))) > drawn:
+            if _drawn(folder / "run") > drawn:
                 break
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.4))
@@ -199,7 +207,7 @@ def kill_until_done(folder: Path, signals: list[int]) -> None:
         _, err = process.communicate()
         if number == signal.SIGINT and process.returncode != 0:
             assert "draws per chain are kept" in err, err
-        drawn = len(list(folder.glob("run/chain-0/draws-*")))
+        drawn = _drawn(folder / "run")
         assert drawn > 0, err
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -276,20 +284,28 @@ DAMAGE = {
         lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
         "with 'depth': it is of another GaussianHMM",
     ),
-    "no pieces": (lambda p: [d.unlink() for d in p.rglob("draws-*")], "has no draws yet"),
-    "a hole": (lambda p: (p / "chain-0/draws-0000000000-0000000005.npz").unlink(), "lacks draws"),
-    "cut": (
-        lambda p: (p / "chain-1/draws-0000000000-0000000005.npz").write_bytes(b"PK"),
-        "cannot be read",
+    "no states": (lambda p: [d.unlink() for d in p.glob("chain-*.npz")], "has no draws yet"),
+    "no draws": (lambda p: shutil.rmtree(p / "draws.zarr"), "lacks draws"),
+    "a hole": (lambda p: _chunk(p, 0).unlink(), "lacks draws"),
+    "cut": (lambda p: _chunk(p, 1).write_bytes(b"PK"), "cannot be read"),
+    "flipped": (lambda p: flip(_chunk(p, 0)), "cannot be read"),
+    "another array": (
+        lambda p: change(_chunk(p, 0).parents[4] / "zarr.json", codecs=[{"name": "pickle"}]),
+        "was not written by sojourn",
     ),
-    "flipped": (lambda p: flip(p / "chain-0/draws-0000000000-0000000005.npz"), "cannot be read"),
+    "no array": (lambda p: (_chunk(p, 0).parents[4] / "zarr.json").write_text("{"), "be read"),
+    "a cut state": (lambda p: (p / "chain-0.npz").write_bytes(b"PK"), "cannot be read"),
+    "a foreign state": (lambda p: np.savez(p / "chain-0.npz", x=1), "does not say how much"),
     "code": (
-        lambda p: np.savez(
-            p / "chain-0/draws-0000000000-0000000005.npz", x=np.array([print], dtype=object)
-        ),
+        lambda p: np.savez(p / "chain-0.npz", drawn=np.array([print], dtype=object)),
         "cannot be read",
     ),
 }
+
+
+def _chunk(path: Path, chain: int) -> Path:
+    """Return the file of the first draws of the means."""
+    return path / "draws.zarr" / "posterior" / "means" / "c" / str(chain) / "0" / "0" / "0"
 
 
 def flip(path: Path) -> None:
@@ -304,10 +320,21 @@ def test_damaged_foreign_and_newer_runs(finished, damage, fragment):
     fails(fragment, lambda: sj.load(finished))
 
 
-def test_a_lost_state(finished):
-    next(finished.glob("chain-0/state-*")).unlink()
-    sj.load(finished)
-    fails("is missing: the run is damaged", lambda: sj.resume(finished, Y, 20, progress=False))
+def test_a_lost_state_is_drawn_again(finished, unbroken):
+    (finished / "chain-0.npz").unlink()
+    fails("has no draws yet", lambda: sj.load(finished))
+    assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
+
+
+def test_other_tools_read_the_draws(finished):
+    store = finished / "draws.zarr"
+    drawn = xarray.open_zarr(store, group="posterior", consolidated=False)
+    fit = sj.load(finished)
+    for name, values in fit.posterior.items():
+        assert drawn[name].dims == values.dims
+        np.testing.assert_array_equal(np.sort(drawn[name]), np.sort(values))
+    statistics = xarray.open_zarr(store, group="sample_stats", consolidated=False)
+    np.testing.assert_array_equal(statistics["lp"], fit.sample_stats["lp"])
 
 
 def test_other_versions_are_told(finished):

@@ -14,15 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn.draw_store import Arrays
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
 from sojourn.models.base import Model
 from sojourn.progress import Progress
-from sojourn.runs import Arrays, Checkpoint, join
+from sojourn.runs import Checkpoint
 from sojourn.series import Series
 from sojourn.starts import log_posterior
-from sojourn.traces import Chain, Diverged, Stopped, Trace
+from sojourn.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.tuning import Tuned, disperse
 
 # Pieces that a run is cut into; after each, Python looks at the chain once and what it drew is kept.
@@ -31,6 +32,9 @@ _CHUNKS = 20
 # Fewest and most draws of a piece, and seconds that it should take at most.
 _CHUNK_DRAWS = (10, 1000)
 _CHUNK_SECONDS = 5.0
+
+# Statistics of each draw of a gradient sampler.
+STATISTICS = ("step_size", "lp")
 
 # The log-posterior is estimated at every so many draws.
 _LP_EVERY = 10
@@ -134,7 +138,7 @@ def langevin_chain(
             state, first, count = last, first + size * thin, count + size
             trace.store.append(
                 params,
-                {"step_size": epsilon * scale, "lp": lps},
+                dict(zip(STATISTICS, (epsilon * scale, lps), strict=True)),
                 Checkpoint(*state, len(sizes), first, epsilon, halvings, lp),
             )
             if bad is not None:

@@ -355,6 +355,7 @@ class Fit:
         }
         run = create_run(path, config)
         with run.locked():
+            run.make_room([str(name) for name in self.sample_stats])
             for index, chain in enumerate(run.chains):
                 chain.append(
                     chain_of(self.posterior, index), chain_of(self.sample_stats, index), None

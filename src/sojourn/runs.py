@@ -1,22 +1,19 @@
 """A run directory: what was asked, what was chosen, and what each chain has drawn.
 
     run/
-      config.json                        model, sampler, settings, data, versions
-      tuned.json, tuned.npz              what was chosen before sampling
-      chain-0/warmup.npz                 where the chain was in warm-up
-      chain-0/draws-<from>-<to>.npz      draws and statistics
-      chain-0/state-<to>.npz             where the chain was after them
-      lock                               the process that writes, if one does
+      config.json            model, sampler, settings, data, versions
+      tuned.json, tuned.npz  what was chosen before sampling
+      draws.zarr             draws and statistics, in chunks
+      chain-0.npz            how many draws of the chain count, and all that its future depends on
+      lock                   the process that writes, if one does
 
-Every file is written under a temporary name and renamed, and none is changed later but `config.json`,
-when a run is extended. The state after a piece of draws is there before the piece itself, so at any
-instant the pieces that are there have a state to go on from: nothing is lost, nothing comes twice.
-JSON and arrays only: nothing that is loaded can execute code.
+Every file is written under a temporary name and renamed. Draws are on the disk before the file of their
+chain says that they count, so at any instant what counts is there, with a state to go on from: nothing
+is lost, nothing comes twice. JSON and arrays only: nothing that is loaded can execute code.
 """
 
 import contextlib
 import platform
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sojourn.draw_store import Arrays, DrawStore
 from sojourn.models.base import Model
 from sojourn.records import decode
 from sojourn.storage import (
@@ -41,9 +39,8 @@ from sojourn.storage import (
 # Version of the layout above; raised when older code could misread it.
 FORMAT = 1
 
-_PIECE = re.compile(r"draws-(\d+)-(\d+)\.npz")
-
-Arrays = dict[str, np.ndarray]
+# Groups of the store of draws, by the names that ArviZ gives them.
+POSTERIOR, STATISTICS = "posterior", "sample_stats"
 
 
 class Checkpoint(NamedTuple):
@@ -70,83 +67,63 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ChainFiles:
-    """The files of one chain."""
+    """What is kept of one chain.
+
+    Attributes:
+        path: The file that says where the chain is.
+        store: The draws of all chains.
+        index: Which chain.
+    """
 
     path: Path
+    store: DrawStore
+    index: int
 
     @property
     def num_draws(self) -> int:
-        pieces = self._pieces()
-        return pieces[-1][1] if pieces else 0
+        """Draws that count; the store may hold more that were not acknowledged."""
+        return int(self._kept()["drawn"]) if self.path.exists() else 0
 
     def checkpoint(self) -> Checkpoint | None:
         """Return where the chain is, None if it has not begun."""
-        drawn = self.num_draws
-        path = self._state(drawn) if drawn else self.path / "warmup.npz"
-        if not drawn and not path.exists():
+        if not self.path.exists():
             return None
-        found = fill("state", Checkpoint({}, {}, 0, 0, 0, 0, 0), read_arrays(path))
+        found = fill("state", Checkpoint({}, {}, 0, 0, 0, 0, 0), self._kept())
         counts = {n: int(getattr(found, n)) for n in ("warmed", "step", "halvings")}
         return found._replace(epsilon=float(found.epsilon), lp=float(found.lp), **counts)
 
     def warm(self, checkpoint: Checkpoint) -> None:
         """Keep where the chain is in warm-up."""
-        self._make()
-        write_arrays(self.path / "warmup.npz", flatten("state", checkpoint))
+        self._keep(0, checkpoint)
 
     def append(self, draws: Arrays, statistics: Arrays, checkpoint: Checkpoint | None) -> None:
         """Keep the next draws, and where the chain is after them; None if it will not go on."""
         count = len(next(iter(draws.values())))
         if count == 0:
             return
-        self._make()
         first = self.num_draws
-        if checkpoint is not None:
-            write_arrays(self._state(first + count), flatten("state", checkpoint))
-        parts = flatten("draws", draws) | flatten("statistics", statistics)
-        write_arrays(self.path / f"draws-{first:010d}-{first + count:010d}.npz", parts)
-        if first:
-            with contextlib.suppress(OSError):
-                self._state(first).unlink()
+        parts = {f"{POSTERIOR}/{n}": v for n, v in draws.items()}
+        parts |= {f"{STATISTICS}/{n}": v for n, v in statistics.items()}
+        self.store.write(self.index, first, parts)
+        self._keep(first + count, checkpoint)
 
     def read(self, thin: int = 1) -> tuple[Arrays, Arrays]:
         """Return every `thin`-th draw and its statistics."""
-        draws: list[Arrays] = []
-        statistics: list[Arrays] = []
-        for first, stop, path in self._pieces():
-            arrays = read_arrays(path)
-            picked = slice(-first % thin, stop - first, thin)
-            for kind, into in (("draws", draws), ("statistics", statistics)):
-                piece = fill(kind, {}, arrays)
-                if any(len(values) != stop - first for values in piece.values()):
-                    raise RunError(f"{path} holds other draws than its name says: it is damaged")
-                into.append({name: values[picked] for name, values in piece.items()})
-        return join(draws), join(statistics)
+        count = self.num_draws
+        draws = self.store.read(self.index, count, POSTERIOR, thin)
+        if not draws or not all(np.isfinite(values).all() for values in draws.values()):
+            raise RunError(f"{self.store.path} lacks draws: the run is damaged")
+        return draws, self.store.read(self.index, count, STATISTICS, thin)
 
-    def _pieces(self) -> list[tuple[int, int, Path]]:
-        """Return first draw, end and path of each piece, in order."""
-        found = []
-        if self.path.is_dir():
-            for path in self.path.iterdir():
-                match = _PIECE.fullmatch(path.name)
-                if match:
-                    found.append((int(match[1]), int(match[2]), path))
-        found.sort()
-        end = 0
-        for first, stop, _ in found:
-            if first != end or stop <= first:
-                raise RunError(f"{self.path} lacks draws {end} to {first - 1}: the run is damaged")
-            end = stop
+    def _keep(self, drawn: int, checkpoint: Checkpoint | None) -> None:
+        state = {} if checkpoint is None else flatten("state", checkpoint)
+        write_arrays(self.path, {"drawn": np.asarray(drawn), **state})
+
+    def _kept(self) -> Arrays:
+        found = read_arrays(self.path)
+        if "drawn" not in found:
+            raise RunError(f"{self.path} does not say how much was drawn: the run is damaged")
         return found
-
-    def _state(self, drawn: int) -> Path:
-        return self.path / f"state-{drawn:010d}.npz"
-
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
 
 
 @dataclass(frozen=True)
@@ -168,7 +145,22 @@ class Run:
 
     @property
     def chains(self) -> list[ChainFiles]:
-        return [ChainFiles(self.path / f"chain-{i}") for i in range(self.config["num_chains"])]
+        count = self.config["num_chains"]
+        return [ChainFiles(self.path / f"chain-{i}.npz", self.store, i) for i in range(count)]
+
+    @property
+    def store(self) -> DrawStore:
+        """The draws of all chains."""
+        return DrawStore(self.path / "draws.zarr")
+
+    def make_room(self, statistics: Sequence[str]) -> None:
+        """Make room for the draws that are asked for, each with these statistics."""
+        model = self.model
+        shapes = {f"{POSTERIOR}/{n}": s for n, s in model.param_shapes.items()}
+        dims = {f"{POSTERIOR}/{n}": d for n, d in model.param_dims.items()}
+        none = {f"{STATISTICS}/{n}": () for n in statistics}
+        sizes = (self.config["num_chains"], self.config["num_samples"])
+        self.store.make_room(*sizes, shapes | none, dims | none)
 
     @property
     def num_draws(self) -> int:
@@ -277,9 +269,3 @@ def _described(path: Path) -> str:
         return f"a run ({model}, {run.num_draws} of {asked} draws per chain)"
     except (RunError, KeyError, TypeError):
         return "a run that cannot be read"
-
-
-def join(parts: Sequence[Arrays]) -> Arrays:
-    """Return pieces of draws as one."""
-    names = parts[0] if parts else ()
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}

@@ -11,7 +11,7 @@ import numpy as np
 from sojourn._precision import double
 from sojourn._validation import check_size
 from sojourn.buffers import TOLERANCE
-from sojourn.chains import gibbs_chain, langevin_chain
+from sojourn.chains import STATISTICS, gibbs_chain, langevin_chain
 from sojourn.dynamics import SGRLD, Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
@@ -196,6 +196,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
         bar.start(settings.num_chains * (warmup + count * every))
         stores = None if run is None else run.chains
         if run is not None:
+            run.make_room(() if tuned is None else STATISTICS)
             drawn = [store.num_draws for store in run.chains]
             bar.advance(sum(n * every + warmup for n in drawn if n))
         try:

@@ -53,7 +53,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run is damaged") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({_brief(error)}): the run is damaged") from None
+        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run is damaged") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} cannot be read ({_brief(error)}): the run is damaged") from None
+        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
 
 
 def flatten(name: str, tree: Any) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def complete(path: Path) -> None:
     if path.is_dir():  # a directory is not replaced by a rename unless it is empty
         shutil.rmtree(path)
     os.replace(partial(path), path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def discard(path: Path) -> None:
@@ -184,7 +184,8 @@ def discard(path: Path) -> None:
         shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Let the disk have the names of a directory's files."""
     if fcntl is None:
         return
     directory = os.open(path, os.O_RDONLY)
@@ -194,5 +195,6 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
+    """Return the message of an error in one short line."""
     return " ".join(str(error).split())[:80]

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import jax
+import numpy as np
 from jax import Array
 
 from sojourn._cores import num_cores
 from sojourn._precision import double
-from sojourn.runs import Arrays, Checkpoint, join
+from sojourn.draw_store import Arrays
+from sojourn.runs import Checkpoint
 
 
 class Diverged(Exception):
@@ -120,3 +122,9 @@ def run_chains(
             stop.set()
             raise
     return traces, failure
+
+
+def join(parts: Sequence[Arrays]) -> Arrays:
+    """Return pieces of draws as one."""
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}

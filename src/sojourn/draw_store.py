@@ -1,0 +1,137 @@
+"""The draws of all chains as one Zarr store, which other tools can read while a run goes on.
+
+    draws.zarr/posterior/<parameter>       dims (chain, draw, …), states not aligned across chains
+    draws.zarr/sample_stats/<statistic>    dims (chain, draw)
+
+Chunks hold draws of one chain, with a checksum. A chunk is replaced whole, so that draws before those
+that are being written are safe; how many draws of a chain count is not said here but by its checkpoint.
+What is behind them is NaN, or was written by a process that did not come to say so.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sojourn.storage import RunError, brief, cannot_write, read_json, sync_directory
+
+Arrays = dict[str, np.ndarray]
+
+# Draws of a chunk.
+_CHUNK = 1000
+
+# What chunks go through: nothing that could execute code, a checksum.
+_CODECS = ["bytes", "crc32c"]
+
+
+@dataclass(frozen=True)
+class DrawStore:
+    """A Zarr store of draws.
+
+    Attributes:
+        path: The directory of the store.
+    """
+
+    path: Path
+
+    def make_room(
+        self,
+        num_chains: int,
+        num_draws: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        dims: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        """Make arrays of this many draws, or longer ones of those that are there.
+
+        Args:
+            num_chains: Number of chains.
+            num_draws: Draws of each.
+            shapes: Shape of one draw of each array, by name such as `posterior/A`.
+            dims: Names of its dimensions.
+        """
+        import zarr
+        from zarr.codecs import Crc32cCodec
+
+        with _writing(self.path):
+            for left in self.path.rglob("*.partial"):  # by a process that was killed
+                left.unlink()
+            root = zarr.open_group(self.path, mode="a", zarr_format=3)
+            for name, shape in shapes.items():
+                whole = (num_chains, num_draws, *shape)
+                if name in root:
+                    self._array(name).resize(whole)
+                    continue
+                root.create_array(
+                    name,
+                    shape=whole,
+                    chunks=(1, _CHUNK, *(max(size, 1) for size in shape)),
+                    dtype="float64",
+                    fill_value=np.nan,
+                    filters=None,
+                    compressors=Crc32cCodec(),
+                    dimension_names=("chain", "draw", *dims[name]),
+                )
+
+    def write(self, chain: int, first: int, arrays: Arrays) -> None:
+        """Write draws of a chain from the `first` on; they are on the disk when this returns."""
+        with _writing(self.path):
+            for name, values in arrays.items():
+                stop = first + len(values)
+                self._array(name)[chain, first:stop] = values
+                for chunk in range(first // _CHUNK, -(-stop // _CHUNK)):
+                    _sync(self.path.joinpath(name, "c", str(chain), str(chunk)))
+
+    def read(self, chain: int, num_draws: int, group: str, thin: int = 1) -> Arrays:
+        """Return every `thin`-th of the first draws of a chain, of all arrays of a group.
+
+        Raises:
+            RunError: The store is damaged.
+        """
+        names = sorted(path.parent.name for path in self.path.glob(f"{group}/*/zarr.json"))
+        found = {}
+        for name in names:
+            path = self.path / group / name
+            try:
+                found[name] = np.asarray(
+                    self._array(f"{group}/{name}")[chain, slice(0, num_draws, thin)]
+                )
+            except RunError:
+                raise
+            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+                raise RunError(
+                    f"{path} cannot be read ({brief(error)}): the run is damaged"
+                ) from None
+            if len(found[name]) != -(-num_draws // thin):
+                raise RunError(f"{path} lacks draws: the run is damaged")
+        return found
+
+    def _array(self, name: str) -> Any:
+        """Open an array that is of the kind that `make_room` makes."""
+        import zarr
+
+        about = read_json(self.path / name / "zarr.json")
+        codecs = [part.get("name") for part in about.get("codecs", [])]
+        if about.get("data_type") != "float64" or codecs != _CODECS:
+            raise RunError(f"{self.path / name} was not written by sojourn: the run is damaged")
+        return zarr.open_array(self.path / name, mode="r+", zarr_format=3)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _sync(chunk: Path) -> None:
+    """Let the disk have the file of a chunk, if it is not empty."""
+    for path in chunk.rglob("*") if chunk.is_dir() else [chunk]:
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            sync_directory(path.parent)
