@@ -284,6 +284,8 @@ DAMAGE = {
         lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
         "with 'depth': it is of another GaussianHMM",
     ),
+    "no chains": (lambda p: change(p / "config.json", num_chains="4"), "no sensible numbers"),
+    "no choices": (lambda p: (p / "tuned.json").write_text("{}"), "lacks 'choices'"),
     "no states": (lambda p: [d.unlink() for d in p.glob("chain-*.npz")], "has no draws yet"),
     "no draws": (lambda p: shutil.rmtree(p / "draws.zarr"), "lacks draws"),
     "a hole": (lambda p: _chunk(p, 0).unlink(), "lacks draws"),

@@ -1,7 +1,8 @@
-"""Random numbers that JAX draws slowly on CPU."""
+"""Random numbers that JAX draws slowly on CPU, and seeds."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 
@@ -35,3 +36,8 @@ def log_gamma(key: Array, shape: Array) -> Array:
     _, value, _ = lax.while_loop(lambda carry: ~carry[2].all(), propose, start)
     log_u = jnp.log1p(-jax.random.uniform(key_boost, shape.shape))
     return jnp.log(value) + jnp.where(shape < 1, log_u / shape, 0.0)
+
+
+def child_seed(seed: int, i: int) -> int:
+    """Return the seed of the i-th of several draws, which no neighbouring seed shares."""
+    return int(np.random.SeedSequence((seed, i)).generate_state(1)[0])

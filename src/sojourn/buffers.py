@@ -254,7 +254,11 @@ def _search(errors: Errors, tolerance: float, max_buffer: int) -> tuple[int, dic
     Powers of two from the longest down, then halving between the last that failed and the first that
     passed.
     """
-    ladder = [0, *(2**k for k in range(max_buffer.bit_length()) if 2**k < max_buffer), max_buffer]
+    ladder = [
+        0,
+        *(2**k for k in range(int(max_buffer).bit_length()) if 2**k < max_buffer),
+        max_buffer,
+    ]
     tried: dict[int, float] = {}
     passed, _ = _shortest(errors, tolerance, ladder, tried)
     failed = max((b for b in tried if b < passed), default=-1)

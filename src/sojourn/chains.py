@@ -105,7 +105,7 @@ def langevin_chain(
                 # After a restart steps go on counting: the same noise might lead to the same end.
                 last, drawn = advance(key, state, first, epsilon, 1, size, tame)
                 first += size
-                bad = _first_non_finite(drawn) or _first_non_finite(to_params(drawn))
+                bad = _first_non_finite(drawn, to_params(drawn))
                 if bad is None:
                     break
                 halvings += 1
@@ -122,7 +122,7 @@ def langevin_chain(
             last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
             params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
-            bad = _first_non_finite(drawn) or _first_non_finite(params)
+            bad = _first_non_finite(drawn, params)
             if bad is not None:
                 size = bad[0]
                 last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
@@ -297,10 +297,10 @@ def gibbs_chain(
     return chain
 
 
-def _first_non_finite(drawn: Mapping[str, Any]) -> tuple[int, str] | None:
+def _first_non_finite(*drawn: Mapping[str, Any]) -> tuple[int, str] | None:
     """Return the first draw with a value that is not finite, and the parameter's name."""
     found = []
-    for name, values in drawn.items():
+    for name, values in (item for part in drawn for item in part.items()):
         bad = ~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(1)
         if bad.any():
             found.append((int(np.argmax(bad)), name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
 from sojourn.datasets import arrays_of, chain_of, posterior_of, statistics_of
 from sojourn.forecasts import forecast_draws, impute_draws
@@ -273,7 +274,8 @@ class Fit:
         points, scores = [], []
         for i, params in enumerate(self.draws(num_draws)):
             coords = self.model.to_coords(params)
-            found = gradient(self.model, coords, series, windows=windows, seed=check_seed(seed) + i)
+            own = child_seed(check_seed(seed), i)
+            found = gradient(self.model, coords, series, windows=windows, seed=own)
             prior = self.model.prior_gradient(coords)
             points.append(coords)
             scores.append({name: found[name] + prior[name] for name in coords})

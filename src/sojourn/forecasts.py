@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from sojourn._precision import double
+from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
 from sojourn.metrics import raw_units
 from sojourn.models import completion
@@ -79,7 +80,9 @@ def forecast_draws(
     for i, params in enumerate(draws):
         raw, coords = raw_units(model, params)
         tails = _tails(raw, coords, data)
-        found.append(_draw_ahead(raw, params, coords, tails, horizon, check_seed(seed) + i, 1))
+        found.append(
+            _draw_ahead(raw, params, coords, tails, horizon, child_seed(check_seed(seed), i), 1)
+        )
     return futures(data, found, len(draws))
 
 
@@ -220,7 +223,7 @@ def impute_draws(
         mean, variance = _moments(model, params, series)
         total, second = total + mean, second + variance + np.square(mean)
         if with_draws:
-            drawn.append(_fill(model, params, series, check_seed(seed) + i, 1))
+            drawn.append(_fill(model, params, series, child_seed(check_seed(seed), i), 1))
     mean = total / len(draws)
     variance = np.maximum(second / len(draws) - np.square(mean), 0.0)
     return imputed(series, mean, variance, np.concatenate(drawn))

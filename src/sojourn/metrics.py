@@ -1,4 +1,4 @@
-"""How well a model fits a series."""
+"""How well a model fits a series, draws a posterior, states the truth."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -18,7 +18,7 @@ from sojourn.metrics import raw_units
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import PATH_TOLERANCE, apply_to_rows, stream
 from sojourn.series import Drawn, Series
-from sojourn.storage import complete, discard, partial
+from sojourn.storage import complete, discard, partial, read_json
 
 Rows = dict[str, np.ndarray]
 
@@ -264,20 +264,27 @@ def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Write
     if not isinstance(out, str | Path):
         raise TypeError(f"out must be a path that ends in .zarr or .parquet; got {shown(out)}")
     target = Path(out)
-    kinds: dict[str, tuple[Callable[..., Writer], str]] = {
-        ".zarr": (ZarrWriter, "zarr"),
-        ".parquet": (ParquetWriter, "pyarrow"),
-    }
+    kinds: dict[str, Callable[..., Writer]] = {".zarr": ZarrWriter, ".parquet": ParquetWriter}
     if target.suffix.lower() not in kinds:
         raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
-    make, package = kinds[target.suffix.lower()]
-    _need(package)
+    _check_replaceable(target, series)
+    make = kinds[target.suffix.lower()]
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, make(target, series, num_lags)
 
 
-def _need(package: str) -> None:
-    import importlib.util
+def _check_replaceable(target: Path, series: Series) -> None:
+    """Raise if what has this name is the data, or a directory of something else than states."""
+    described = series.describe() or {}
+    read = described.get("path", [])
+    if any(_is_same(target, path) for path in ([read] if isinstance(read, str) else read)):
+        raise ValueError(f"{target} holds the data; choose another name for the states")
+    if not target.is_dir():
+        return
+    about = target / "zarr.json"
+    if not about.is_file() or "discrepancy" not in read_json(about).get("attributes", {}):
+        raise ValueError(f"{target} is a directory of something else; choose another name")
 
-    if importlib.util.find_spec(package) is None:
-        raise ModuleNotFoundError(f"this output needs the package {package}; install it first")
+
+def _is_same(target: Path, path: Any) -> bool:
+    return Path(str(path)).exists() and target.exists() and target.samefile(str(path))

@@ -43,11 +43,13 @@ class Progress:
             said = ", ".join(f"{name}={_short(value)}" for name, value in choices.items())
             self._bar.write(said)
 
-    def start(self, total: int) -> None:
-        """Begin to count steps."""
+    def start(self, total: int, done: int = 0) -> None:
+        """Begin to count steps, some of which a run may have behind it."""
         self.describe("sampling")
         self._bar.reset(total)
-        self._done, self._total = 0, total
+        self._bar.initial = self._bar.n = done
+        self._before = self._done = done
+        self._total = total
         self._began = self._said = time.monotonic()
 
     def advance(self, steps: int, log_posterior: float | None = None) -> None:
@@ -61,7 +63,8 @@ class Progress:
             if now - self._said > _LINE_SECONDS or self._done == self._total:
                 self._said = now
                 share = self._done / max(self._total, 1)
-                left = (now - self._began) * (1 / share - 1) if share else float("nan")
+                taken = self._done - self._before
+                left = (now - self._began) * (self._total - self._done) / max(taken, 1)
                 lp = "" if log_posterior is None else f", log posterior {log_posterior:.6g}"
                 self._line(
                     f"{self._done} of {self._total} steps ({share:.0%}), {left:.0f} s left{lp}"

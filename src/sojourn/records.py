@@ -16,6 +16,8 @@ from sojourn.storage import RunError
 def encode(value: Any) -> Any:
     """Return configuration as what JSON can hold: a dataclass as its class and fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if _classes().get(type(value).__name__) is not type(value):
+            raise TypeError(f"a run cannot keep a {type(value).__name__}; leave out `out`")
         fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, "fields": fields}
     if isinstance(value, Units):

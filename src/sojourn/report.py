@@ -47,6 +47,9 @@ _REASONS = {
     "where it lowers the noise",
     "metric": "the metric that steps are taken in",
     "step_size": "ε: the largest that keeps the errors of discretisation and noise to a few percent",
+    "discretisation": "relative error of variances from the step size, near enough",
+    "noise_made_up_for": "whether steps inject less noise to make up for that of the gradients",
+    "buffer_bias": "shift of the posterior mean that the buffer causes, in sds",
     "noise_fraction": "share that gradient noise adds to the variance of the draws",
     "start_gap": "nats by which the best start beat the worst; large where there are several modes",
     "num_warmup": "steps of each chain before its first draw",
@@ -110,7 +113,7 @@ def _data(series: "Series | None") -> str:
         (
             name,
             f"{np.isnan(column).mean():.2%}",
-            *(f"{f(column):.6g}" for f in (np.nanmean, np.nanstd, np.nanmin, np.nanmax)),
+            *_moments(column[~np.isnan(column)]),
         )
         for name, column in zip(series.columns, rows.T, strict=True)
     ]
@@ -118,6 +121,12 @@ def _data(series: "Series | None") -> str:
     first = series.rows(0, min(series.lengths[0], _OVERVIEW_ROWS))
     figure = plot_data(first, series.columns, f"first {len(first):,} rows")
     return f"<p>{said}</p>\n{_table(head, table)}\n{_image(figure, 'The data')}"
+
+
+def _moments(seen: np.ndarray) -> list[str]:
+    if not len(seen):  # in the rows that were looked at
+        return ["not seen"] * 4
+    return [f"{f(seen):.6g}" for f in (np.mean, np.std, np.min, np.max)]
 
 
 def _settings(fit: "Fit") -> str:

@@ -189,7 +189,10 @@ class Run:
         write_json(self.path / "tuned.json", facts)
 
     def read_tuned(self) -> tuple[dict[str, Any], Arrays]:
-        return read_json(self.path / "tuned.json"), read_arrays(self.path / "tuned.npz")
+        facts = read_json(self.path / "tuned.json")
+        if not isinstance(facts, dict) or not isinstance(facts.get("choices"), dict):
+            raise RunError(f"{self.path / 'tuned.json'} lacks 'choices': the run is damaged")
+        return facts, read_arrays(self.path / "tuned.npz")
 
 
 def create_run(path: Any, config: dict[str, Any]) -> Run:
@@ -243,6 +246,11 @@ def open_run(path: Any) -> Run:
     absent = [name for name in needed if name not in config]
     if absent:
         raise RunError(f"{path / 'config.json'} lacks {absent[0]!r}: the run is damaged")
+    counts = [config[name] for name in ("num_samples", "num_chains")]
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise RunError(
+            f"{path / 'config.json'} has no sensible numbers of draws: the run is damaged"
+        )
     return Run(path, config)
 
 

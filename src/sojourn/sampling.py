@@ -76,7 +76,8 @@ def sample(
     Args:
         model: The model. Priors that were not given are set in the units of the data.
         data: An array (T,) or (T, D), one series; a list of (T_i, D) arrays or an (N, T, D) array,
-            several; a data frame. NaN means missing.
+            several; a data frame, an xarray object, a path or an address, as in `open_series`. NaN
+            means missing.
         sampler: `SGRLD()` by default; `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`.
         windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
             step. "auto" takes all rows of short series and chooses the buffer for long ones.
@@ -159,7 +160,7 @@ def resume(
             check_size("num_samples", num_samples)
             if num_samples < run.num_draws:
                 raise RunError(
-                    f"{path} has {run.num_draws} draws per chain; ask for more than that"
+                    f"{path} has {run.num_draws} draws per chain; ask for at least as many"
                 )
             run = run.extend(int(num_samples))
         return _draw(run.model, series, settings_of(run), run, progress)
@@ -193,12 +194,12 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             assert not isinstance(sampler, Gibbs)
             chain = langevin_chain(outer, sampler, tuned, start, warmup, count, every, bar)
         bar.announce(choices)
-        bar.start(settings.num_chains * (warmup + count * every))
-        stores = None if run is None else run.chains
+        stores, done = None, 0
         if run is not None:
             run.make_room(() if tuned is None else STATISTICS)
-            drawn = [store.num_draws for store in run.chains]
-            bar.advance(sum(n * every + warmup for n in drawn if n))
+            stores = run.chains
+            done = sum(store.num_draws * every + warmup for store in stores if store.num_draws)
+        bar.start(settings.num_chains * (warmup + count * every), done)
         try:
             traces, failure = run_chains(chain, settings.num_chains, key_chains, stores)
         except WriteError as error:

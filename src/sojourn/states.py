@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
 from sojourn.gibbs import AlternatingSweep, make_sweep
 from sojourn.metrics import raw_units
@@ -111,7 +112,7 @@ def sample_paths(
     paths = []
     for i, params in enumerate(draws):
         _, raw, coords = _enter(model, params, series)
-        key = jax.random.key(check_seed(seed) + i)
+        key = jax.random.key(child_seed(check_seed(seed), i))
         paths.append(draw_paths(raw, coords, series, key, 1))
     joined = {name: np.concatenate([path[name] for path in paths]) for name in paths[0]}
     return _paths_dataset(model, series, joined)

@@ -92,7 +92,9 @@ def tune(
     shape = Windows(min(_LENGTHS[1], longest), 64, 64)
     choices: dict[str, Any] = {}
     if windows == "auto" and is_long:
-        buffer, error = choose(model, series, shape, center, start.metric, key_buffer)
+        # On windows as short as they may get: in longer ones a buffer leaves a smaller error.
+        short = shape if model.regimes else dataclasses.replace(shape, length=_LENGTHS[0])
+        buffer, error = choose(model, series, short, center, start.metric, key_buffer)
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)
     mode = find_mode(model, series, sampler, shape, start, key_mode)

@@ -5,7 +5,7 @@ import numpy as np
 
 import sojourn as sj
 from sojourn.gibbs import AlternatingSweep, _conjugate_draw
-from sojourn.models.slds import _prior_draw
+from sojourn.models.base import prior_draw
 
 
 def test_switching_gibbs_leaves_the_joint_law_as_it_is():
@@ -25,11 +25,11 @@ def test_switching_gibbs_leaves_the_joint_law_as_it_is():
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
         empty = jax.tree.map(lambda s: 0.0 * s, _statistics(model))
-        draw = jax.jit(jax.vmap(lambda k: _prior_draw(model, k, empty)))
+        draw = jax.jit(jax.vmap(lambda k: prior_draw(model, k, empty)))
         prior = _features(
             jax.vmap(model.constrain)(draw(jax.random.split(jax.random.key(1), 40_000)))
         )
-        coords = _prior_draw(model, jax.random.key(2), empty)
+        coords = prior_draw(model, jax.random.key(2), empty)
         states, y = model.simulate(model.to_params(coords), 8, seed=1)
         y[3, 0] = np.nan
         z, kept = states["z"], []

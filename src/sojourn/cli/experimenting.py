@@ -14,7 +14,7 @@ def experiment(
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     scale: Annotated[
-        Literal["small", "paper"], typer.Option(help="A minute or two, or the paper's lengths.")
+        Literal["small", "paper"], typer.Option(help="Minutes, or the paper's lengths.")
     ] = "small",
     budget: Annotated[
         float | None, typer.Option(help="Minutes that samplers may run in all.")

@@ -32,7 +32,7 @@ def run_experiment(
 
     Args:
         name: One of `list_experiments`.
-        scale: "small" takes a minute or two; "paper" has the lengths and settings of the paper.
+        scale: "small" takes minutes; "paper" has the lengths and settings of the paper.
         budget: Minutes that samplers may run in all; by scale if not given.
         data_dir: Folder of the real series; `SOJOURN_DATA` if not given.
         out: Folder to write to; `results/NAME` if not given.

@@ -234,6 +234,10 @@ def compare(
         traces.append(one)
         rows.append(_summary(one, found))
         session.say(f"{method.name}: {rows[-1]['steps']} steps, score {rows[-1]['score']:.4f}")
+    if not traces:
+        raise RuntimeError(
+            "every method diverged; give more time with --budget, or look at the data"
+        )
     return Comparison(traces, pandas.concat(curves), pandas.DataFrame(rows))
 
 

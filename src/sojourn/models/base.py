@@ -394,9 +394,9 @@ class Model(abc.ABC):
         Args:
             data: The series, as in `sample`.
             method: "kmeans" clusters a sample of rows, with their lags, and fits each state to its
-                cluster (for models without discrete states, autocovariances of rows take its place);
-                "influence" clusters the pull of rows on a common regression; "prior" draws from the
-                prior.
+                cluster (for an LGSSM autocovariances of rows take its place, also under the name
+                "subspace"); "influence", for models with discrete states, clusters the pull of rows on a
+                common regression; "prior" draws from the prior.
             seed: Which rows and clusters, or which draw.
         """
         series = as_series(data, self.emission_dim)

@@ -11,8 +11,8 @@ from jax.core import Tracer
 from sojourn._validation import check_array, check_covariance, check_positive, shown
 from sojourn.blocks.base import freeze
 
-# Rows of probabilities may miss one by the rounding of a file.
-_SUM_TOLERANCE = 1e-6
+# Rows of probabilities may miss one, and fixed matrices their value, by the rounding of a file.
+_TOLERANCE = 1e-6
 
 
 def check_params(
@@ -40,7 +40,10 @@ def check_params(
             + (f"; unknown {unknown}" if unknown else "")
         )
     for name, fixed in constants.items():
-        if name in params and not np.allclose(check_array(name, params[name], fixed.shape), fixed):
+        tolerance = _TOLERANCE * np.abs(fixed).max()
+        if name in params and not np.allclose(
+            check_array(name, params[name], fixed.shape), fixed, rtol=0, atol=tolerance
+        ):
             raise ValueError(
                 f"{name} contradicts the constraint: this model holds {name} at "
                 f"{shown(fixed.tolist())}; leave it out, or make a model with another {name}"
@@ -62,7 +65,7 @@ def _check_constraint(name: str, value: np.ndarray, dims: tuple[str, ...]) -> No
         what, total = f"{name} must have rows of probabilities that sum to one", value.sum(-1)
         if np.any(value < 0):
             raise ValueError(f"{what}; got {value.min():.6g}")
-        if not np.allclose(total, 1.0, atol=_SUM_TOLERANCE):
+        if not np.allclose(total, 1.0, atol=_TOLERANCE):
             worst = int(np.argmax(np.abs(total - 1)))
             raise ValueError(f"{what}; got {total[worst]:.6g} in row {worst}")
     if len(dims) >= 2 and dims[-1] == f"{dims[-2]}_bis":

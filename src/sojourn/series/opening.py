@@ -89,6 +89,8 @@ def reopen(description: Mapping[str, Any]) -> Series:
     for step in steps:
         if "select" in step:
             series = series.select(step["select"])
+        elif "standardized" in step:
+            series = series.standardized(*map(np.asarray, step["standardized"]))
         else:
             fraction, by, which = step["part"]
             series = series.train_test(fraction, by)[which]
@@ -186,6 +188,8 @@ def _in_memory(
         check_known("variable", [variable], known)
         data = data[variable]
     if isinstance(data, Series):
+        if sequence is not None:
+            raise ValueError("sequence needs a table: this Series knows its lengths already")
         return data if columns is None else data.select(columns)
     framed = (hasattr(data, "to_numpy") and hasattr(data, "columns")) or hasattr(data, "data_vars")
     series = from_memory(data, columns=columns if framed else None, sequence=sequence)

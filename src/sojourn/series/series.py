@@ -135,7 +135,7 @@ class Series:
             values=values,
             columns=tuple(columns),
             units=units,
-            opened=_also(self.opened, select=list(columns)),
+            opened=_also(self.opened, {"select": list(columns)}),
         )
 
     def in_units(self, location: np.ndarray, scale: np.ndarray) -> "Series":
@@ -148,7 +148,13 @@ class Series:
     def standardized(self, mean: np.ndarray, deviation: np.ndarray) -> "Series":
         """Return (y − mean) / deviation of each column, when it is read; `restore` undoes it."""
         units = (mean, deviation)
-        return replace(self, values=Mapped(self.source, units=units), units=units)
+        step = {"standardized": [np.asarray(part).tolist() for part in units]}
+        return replace(
+            self,
+            values=Mapped(self.source, units=units),
+            units=units,
+            opened=_also(self.opened, step),
+        )
 
     def restore(self, values: np.ndarray) -> np.ndarray:
         """Return values (…, D) in the units of the data, where `standardize` was asked for."""
@@ -196,7 +202,7 @@ class Series:
             self,
             values=values,
             lengths=tuple(map(int, lengths)),
-            opened=_also(self.opened, part=[fraction, by, which]),
+            opened=_also(self.opened, {"part": [fraction, by, which]}),
         )
 
     def describe(self) -> dict[str, Any] | None:
@@ -353,8 +359,6 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     return f"there are {shown(list(known))}"
 
 
-def _also(opened: Mapping[str, Any] | None, **what: Any) -> dict[str, Any] | None:
+def _also(opened: Mapping[str, Any] | None, step: dict[str, Any]) -> dict[str, Any] | None:
     """Return a description with one more thing done after opening."""
-    if opened is None:
-        return None
-    return {**opened, "then": [*opened.get("then", []), what]}
+    return None if opened is None else {**opened, "then": [*opened.get("then", []), step]}

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import threading
+import uuid
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
     cache = _cache_of(place, [*chosen, sequence or ""])
     note = cache.with_suffix(".json")
     stamp = _stamp(place)
-    with_note = json.loads(note.read_text()) if note.exists() and cache.exists() else {}
+    with_note = _read_note(note) if cache.exists() else {}
     if with_note.get("stamp") != stamp:
         names_of_series: list[Any] = []
         write_npy(cache, _collect(parts, names_of_series), len(chosen))
@@ -144,6 +144,14 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
         warnings.warn(f"{place.text} was converted once to {cache}", UserWarning, stacklevel=4)
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
     return Table(source, tuple(with_note["lengths"]))
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    """Return what stands beside a converted file; nothing where it cannot be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
@@ -170,13 +178,12 @@ def _write_header(file: Any, shape: tuple[int, int]) -> None:
 
 def _replace(path: Path, write: Any) -> None:
     """Write a file under another name, then give it its own."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        write(Path(temporary))
+        write(temporary)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -317,9 +324,11 @@ def _stamp(place: Place) -> list[int | str]:
 
 def _cache_of(place: Place, what: list[str]) -> Path:
     """Return where a converted file lies: beside it, or else in the user's cache."""
-    key = hashlib.sha256(json.dumps([place.text if not place.is_local else "", *what]).encode())
+    beside = place.is_local and os.access(place.path.parent, os.W_OK)
+    where = str(place.path.resolve()) if place.is_local else place.text
+    key = hashlib.sha256(json.dumps(["" if beside else where, *what]).encode())
     name = f"{Path(place.text).name}.{key.hexdigest()[:8]}.npy"
-    if place.is_local and os.access(place.path.parent, os.W_OK):
+    if beside:
         return place.path.parent / name
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sojourn"
     home.mkdir(parents=True, exist_ok=True)
