@@ -250,3 +250,11 @@ def test_what_cannot_be_forecast_or_imputed_is_refused():
     with pytest.raises(ValueError, match="horizon must be at least 1"):
         sj.forecast(model, params, np.arange(3.0), 0)
     assert not jax.config.jax_enable_x64
+
+
+def test_neighbouring_seeds_have_nothing_in_common():
+    y = HMM.simulate(HMM_PARAMS, 20, seed=0)[1]
+    draws = {name: np.stack([value] * 4) for name, value in HMM_PARAMS.items()}
+    fit = make_fit(HMM, ("y0", "y1"), [draws], [{}], {"sampler": "by hand"}, 0)
+    one, other = (fit.forecast(y, 2, num_draws=4, seed=s)["y"].to_numpy() for s in (0, 1))
+    assert not np.isin(one, other).any()

@@ -129,6 +129,15 @@ def test_zero_may_stand_for_missing(tmp_path):
     assert reopen(series.describe()).fingerprint == series.fingerprint
 
 
+def test_standardisation_by_given_numbers_is_reopened(tmp_path):
+    np.save(tmp_path / "x.npy", ROWS)
+    series = sj.open_series(tmp_path / "x.npy").standardized(np.ones(2), np.full(2, 3.0))
+    again = reopen(json.loads(json.dumps(series.describe())))
+    np.testing.assert_array_equal(again.rows(0, 300), (ROWS - 1) / 3)
+    with pytest.raises(ValueError, match="knows its lengths already"):
+        sj.open_series(series, sequence="a")
+
+
 def test_zarr_without_tensorstore(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "_tensorstore", lambda array, place: None)
     _zarr(tmp_path / "x.zarr")

@@ -131,3 +131,24 @@ def test_places_that_cannot_be_written_are_refused(tmp_path):
         sj.smooth(ARHMM, PARAMS, y, out=tmp_path / "states.csv")
     with pytest.raises(ValueError, match="leave out `out`"):
         sj.decode(ARHMM, PARAMS, y, method="sample", out=tmp_path / "states.zarr")
+
+
+def test_nothing_else_is_replaced(tmp_path):
+    model = sj.GaussianHMM(num_states=2, emission_dim=1)
+    params = {
+        "transition_matrix": np.full((2, 2), 0.5),
+        "means": np.array([[0.0], [1.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    folder = tmp_path / "thesis.parquet"
+    folder.mkdir()
+    (folder / "chapter").write_text("one")
+    with pytest.raises(ValueError, match="a directory of something else"):
+        sj.smooth(model, params, np.arange(5.0), out=folder)
+    assert (folder / "chapter").exists()
+    data = tmp_path / "data.parquet"
+    pd.DataFrame({"a": np.arange(5.0)}).to_parquet(data)
+    with pytest.raises(ValueError, match="holds the data"):
+        sj.smooth(model, params, data, out=data)
+    states = sj.smooth(model, params, data, out=tmp_path / "states.zarr")
+    assert sj.smooth(model, params, data, out=states) == states

@@ -364,6 +364,15 @@ def test_data_of_a_run(finished):
     fails("has 6 draws per chain", lambda: sj.resume(finished, Y, 3))
 
 
+def test_a_sampler_that_cannot_be_read_back(tmp_path):
+    class Own(sj.SGLD):
+        pass
+
+    with pytest.raises(TypeError, match="cannot keep a Own; leave out `out`"):
+        sj.sample(MODEL, Y, Own(), num_samples=3, out=tmp_path / "run", **SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
 def test_directories_that_cannot_be_used(finished, tmp_path):
     fails("already holds a run (GaussianHMM, 6 of 6 draws per chain)", lambda: run(finished))
     (tmp_path / "file").write_text("")

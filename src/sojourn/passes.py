@@ -395,10 +395,8 @@ def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarra
 
 
 @double
-def full_statistics(
-    model: Model, coords: Coords, series: Series, *, values: Array | None = None
-) -> tuple[dict[str, Any], Tiles]:
+def full_statistics(model: Model, coords: Coords, series: Series) -> tuple[dict[str, Any], Tiles]:
     """Return the expected statistics of all rows, and the tiles they were computed on."""
     kernel = _kernel(model, "window_statistics", coords)
-    results, tiles, _ = run(model, series, kernel, values=values)
+    results, tiles, _ = run(model, series, kernel)
     return jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *results), tiles

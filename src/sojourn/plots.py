@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sojourn.fit import Fit
 
 # Colour-blind safe (Okabe and Ito), in an order that keeps neighbours apart.
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 
 # Rows shown when no stop is given: more would hide the switches.
 _STRETCH = 500
@@ -33,7 +33,7 @@ _ENTRIES = 12
 
 def state_color(state: int) -> str:
     """Return the colour of a state, the same in all plots."""
-    return COLORS[state % len(COLORS)]
+    return _COLORS[state % len(_COLORS)]
 
 
 def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) -> Figure:

@@ -48,7 +48,7 @@ def plot_data(rows: np.ndarray, columns: tuple[str, ...], title: str) -> Figure:
 
 
 @double
-def prior_draws(fit: "Fit", num_draws: int = _PRIOR_DRAWS) -> dict[str, np.ndarray]:
+def prior_draws(fit: "Fit") -> dict[str, np.ndarray]:
     """Draw parameters from the prior of a fit, in the units of the user."""
     outer = fit.model
     rows = outer.num_lags + 4
@@ -60,7 +60,7 @@ def prior_draws(fit: "Fit", num_draws: int = _PRIOR_DRAWS) -> dict[str, np.ndarr
     shapes = jax.eval_shape(estimator, source, key, coords)
     empty = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
     drawn = jax.vmap(lambda k: model.constrain(prior_draw(model, k, empty)))
-    params = outer.standardise(drawn(jax.random.split(key, num_draws)), inverse=True)
+    params = outer.standardise(drawn(jax.random.split(key, _PRIOR_DRAWS)), inverse=True)
     return {name: np.asarray(value) for name, value in params.items()}
 
 

@@ -25,7 +25,7 @@ from sojourn.modes import Mode, find_mode, place
 from sojourn.series import Series, Windows
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
-EXCESS = 0.05
+_EXCESS = 0.05
 _MADE_UP_FOR = 0.15
 
 # Up to this many rows a full pass costs no more than a good batch of windows.
@@ -205,7 +205,7 @@ def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: A
 
 def _allowed_noise(model: Model, sampler: Sampler, metric: Metric) -> float:
     """Return the share of noise that the step size may leave."""
-    return _MADE_UP_FOR if _makes_up(model, sampler, metric) else EXCESS
+    return _MADE_UP_FOR if _makes_up(model, sampler, metric) else _EXCESS
 
 
 def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:

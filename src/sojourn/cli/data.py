@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import xarray
 
 
+# Tables that can be written.
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
+
+
 def read(paths: Sequence[Path], **options: Any) -> Series:
     """Open files as series; a directory of a run stands for its data."""
     given = [str(path) for path in paths]
@@ -111,14 +115,12 @@ def _through_memory(write: Any, file: Any) -> None:
     close()
 
 
-def check_out(
-    out: Path | None, suffixes: tuple[str, ...] = (".csv", ".tsv", ".parquet", ".json")
-) -> None:
+def check_out(out: Path | None) -> None:
     """Raise before any work if a table cannot be written there."""
     if out is None:
         return
-    if out.suffix.lower() not in suffixes:
-        raise ValueError(f"cannot write {out}: expected a name that ends in {', '.join(suffixes)}")
+    if out.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"cannot write {out}: expected a name that ends in {', '.join(_SUFFIXES)}")
     if not out.parent.is_dir():
         raise ValueError(f"cannot write {out}: the folder {out.parent} does not exist")
 

@@ -91,9 +91,9 @@ def langevin(
     return methods
 
 
-def batch_and_default(default: bool = True) -> list[Method]:
+def batch_and_default() -> list[Method]:
     """Return Gibbs and, beside it, the library's default."""
-    return [Method("Gibbs", sj.Gibbs()), *[Method(AUTO, sj.SGRLD(), thin="auto")] * default]
+    return [Method("Gibbs", sj.Gibbs()), Method(AUTO, sj.SGRLD(), thin="auto")]
 
 
 def with_search(methods: Sequence[Method], factors: Sequence[float]) -> list[Method]:
