@@ -45,7 +45,6 @@ _MAX_HALVINGS = 10
 
 def langevin_chain(
     outer: Model,
-    sampler: Sampler,
     tuned: Tuned,
     start: dict[str, Array] | None,
     num_warmup: int,
@@ -54,7 +53,7 @@ def langevin_chain(
     bar: Progress,
 ) -> Chain:
     """Return a function that runs one chain of a gradient sampler."""
-    estimator, source, metric = tuned.estimator, tuned.source, tuned.metric
+    sampler, estimator, source, metric = tuned.sampler, tuned.estimator, tuned.source, tuned.metric
     decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
     capacity = _capacity(num_samples)
     to_params = functools.partial(_to_params, outer, estimator.model)

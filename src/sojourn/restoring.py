@@ -101,7 +101,11 @@ def write_prepared(run: Run, prepared: Prepared) -> None:
     arrays = flatten("center", prepared.center) | flatten("metric", prepared.metric)
     tuned = prepared.tuned
     if tuned is not None:
-        facts |= {"epsilon": float(tuned.epsilon), "windows": encode(tuned.estimator.windows)}
+        facts |= {
+            "sampler": encode(tuned.sampler),
+            "epsilon": float(tuned.epsilon),
+            "windows": encode(tuned.estimator.windows),
+        }
         if tuned.source.center is not None:
             arrays |= flatten("control", tuned.source.center)
     run.write_tuned(facts, arrays)
@@ -129,5 +133,6 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             like = jax.eval_shape(estimator, given, key, center)
             control = fill("control", Center({}, like), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
-    tuned = Tuned(estimator, source, metric, facts["epsilon"], center, choices)
+    sampler = decode(facts["sampler"])
+    tuned = Tuned(sampler, estimator, source, metric, facts["epsilon"], center, choices)
     return Prepared(center, metric, choices, tuned)

@@ -12,7 +12,7 @@ from sojourn._precision import double
 from sojourn._validation import check_size
 from sojourn.buffers import TOLERANCE
 from sojourn.chains import STATISTICS, gibbs_chain, langevin_chain
-from sojourn.dynamics import SGRLD, Sampler
+from sojourn.dynamics import Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
@@ -78,7 +78,9 @@ def sample(
         data: An array (T,) or (T, D), one series; a list of (T_i, D) arrays or an (N, T, D) array,
             several; a data frame, an xarray object, a path or an address, as in `open_series`. NaN
             means missing.
-        sampler: `SGRLD()` by default; `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`.
+        sampler: `SGRLD()`, `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`. If none is given, `SGRLD()`, or
+            `SGHMC()` with little friction where all rows are used and the posterior is far from a
+            Gaussian.
         windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
             step. "auto" takes all rows of short series and chooses the buffer for long ones.
         num_samples: Draws kept per chain.
@@ -101,7 +103,6 @@ def sample(
         RunError: `out` cannot be written, or already holds something.
     """
     check_model(model)
-    sampler = SGRLD() if sampler is None else sampler
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     settings = Settings(
@@ -191,8 +192,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             lengths = (warmup, count, every)
             chain = gibbs_chain(outer, model, own, prepared.center, metric, *lengths, bar)
         else:
-            assert not isinstance(sampler, Gibbs)
-            chain = langevin_chain(outer, sampler, tuned, start, warmup, count, every, bar)
+            chain = langevin_chain(outer, tuned, start, warmup, count, every, bar)
         bar.announce(choices)
         stores, done = None, 0
         if run is not None:
@@ -230,6 +230,7 @@ def _prepare(
         windows: Any = settings.windows
         tuned = tune(model, series, sampler, windows, settings.control_variate, center, key)
         warmup, every = _lengths(tuned, num_warmup, thin)
+        sampler = tuned.sampler
         _warn_of_buffer(tuned.choices, auto=windows == "auto")
         metric, center, choices = tuned.metric, tuned.center, tuned.choices
     choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}

@@ -14,7 +14,7 @@ from sojourn.series import Windows
 class Settings:
     """The arguments of `sample` besides model and data; their meaning stands there."""
 
-    sampler: Sampler | Gibbs
+    sampler: Sampler | Gibbs | None
     windows: Windows | str
     num_samples: int
     num_chains: int
@@ -27,7 +27,8 @@ class Settings:
     def __post_init__(self) -> None:
         sampler, windows = self.sampler, self.windows
         is_gibbs = isinstance(sampler, Gibbs)
-        if isinstance(sampler, type) or not (hasattr(sampler, "step") or is_gibbs):
+        known = sampler is None or is_gibbs or hasattr(sampler, "step")
+        if isinstance(sampler, type) or not known:
             raise TypeError(
                 "sampler must be one of SGRLD(), SGLD(), SGHMC(), SGNHT(), Gibbs(); got "
                 f"{shown(sampler)}"

@@ -18,7 +18,18 @@ from jax import Array
 from sojourn.buffer_errors import window_gradients
 from sojourn.buffers import check, choose
 from sojourn.curvature import complete_root
-from sojourn.dynamics import SGLD, SGRLD, Decay, Metric, Sampler, Shape, dimension, own_blocks, push
+from sojourn.dynamics import (
+    SGHMC,
+    SGLD,
+    SGRLD,
+    Decay,
+    Metric,
+    Sampler,
+    Shape,
+    dimension,
+    own_blocks,
+    push,
+)
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.modes import Mode, find_mode, place
@@ -27,6 +38,15 @@ from sojourn.series import Series, Windows
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
 _MADE_UP_FOR = 0.15
+
+# Variation of the curvature above which the posterior is too wide for a control variate: it would be
+# exact at the centre and worse than none in the tails.
+_WIDE = 1.0
+
+# Langevin steps shorter than this take many to cross the posterior: momentum, with little friction,
+# crosses it in fewer, if gradients are exact.
+_SLOW = 0.3
+_FRICTION = 0.25
 
 # Up to this many rows a full pass costs no more than a good batch of windows.
 _FULL_ROWS = 4096
@@ -51,6 +71,7 @@ class Tuned:
     """Everything fixed before sampling.
 
     Attributes:
+        sampler: The sampler.
         estimator: Estimator of the statistics.
         source: What it reads.
         metric: The metric.
@@ -59,6 +80,7 @@ class Tuned:
         choices: What was chosen, by name, for the user.
     """
 
+    sampler: Sampler
     estimator: Estimator
     source: Source
     metric: Metric
@@ -70,13 +92,14 @@ class Tuned:
 def tune(
     model: Model,
     series: Series,
-    sampler: Sampler,
+    asked: Sampler | None,
     windows: Windows | str,
     control_variate: bool | str,
     center: dict[str, Array],
     key: Array,
 ) -> Tuned:
-    """Choose windows, metric, control variate and step size near `center`."""
+    """Choose windows, metric, control variate and step size near `center`; the sampler if none is asked."""
+    sampler = SGRLD() if asked is None else asked
     if model.regimes is not None:
         # The error of a Monte Carlo average at the centre would stay in every gradient.
         if control_variate is True:
@@ -98,6 +121,8 @@ def tune(
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)
     mode = find_mode(model, series, sampler, shape, start, key_mode)
+    if control_variate == "auto" and mode.shape.variation > _WIDE:
+        control_variate = False
 
     steps = None
     if isinstance(windows, Windows) and not windows.is_full:
@@ -119,6 +144,9 @@ def tune(
         taken = steps.estimator.windows
         choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
     epsilon = step_size(sampler, model, mode, steps.noise)
+    if asked is None and epsilon < _SLOW and _can_turn(model, mode, steps):
+        sampler = SGHMC(friction=_FRICTION)
+        epsilon = step_size(sampler, model, mode, steps.noise)
     if not np.isfinite(epsilon):
         raise ValueError(
             "no step size could be found: the statistics near the start are not finite; check that "
@@ -138,7 +166,12 @@ def tune(
     metric = mode.metric
     if makes_up:
         metric = metric._replace(noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.covariance))))
-    return Tuned(steps.estimator, steps.source, metric, epsilon, mode.coords, choices)
+    return Tuned(sampler, steps.estimator, steps.source, metric, epsilon, mode.coords, choices)
+
+
+def _can_turn(model: Model, mode: Mode, steps: "_Steps") -> bool:
+    """Whether momentum can be kept: gradients are exact, and all blocks move in a constant metric."""
+    return not steps.covariance.size and not own_blocks(model, mode.metric)
 
 
 class _Steps(NamedTuple):

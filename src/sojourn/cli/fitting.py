@@ -40,7 +40,9 @@ def fit(
         bool, typer.Option("--standardize", help="Subtract means, divide by standard deviations.")
     ] = False,
     every: Annotated[int, typer.Option(min=1, help="Keep every so many-th row.")] = 1,
-    sampler: Annotated[str, typer.Option(help="sgrld, sgld, sghmc, sgnht or gibbs.")] = "sgrld",
+    sampler: Annotated[
+        str, typer.Option(help="auto, sgrld, sgld, sghmc, sgnht or gibbs.")
+    ] = "auto",
     step_size: Annotated[str, typer.Option(help=f"Step size ε: {Auto}.")] = "auto",
     length: Annotated[
         str, typer.Option(help="Rows of a window that count: auto, full, or a number.")
@@ -170,7 +172,16 @@ def _sampler(name: str, step_size: str) -> Any:
     from sojourn.dynamics import SGHMC, SGLD, SGNHT, SGRLD
     from sojourn.gibbs import Gibbs
 
-    kinds = {"sgrld": SGRLD, "sgld": SGLD, "sghmc": SGHMC, "sgnht": SGNHT, "gibbs": Gibbs}
+    if name == "auto" and step_size == "auto":
+        return None
+    kinds = {
+        "auto": SGRLD,
+        "sgrld": SGRLD,
+        "sgld": SGLD,
+        "sghmc": SGHMC,
+        "sgnht": SGNHT,
+        "gibbs": Gibbs,
+    }
     kind = _one_of("sampler", name.lower(), kinds)
     size = _auto("step-size", step_size, float)
     if kind is Gibbs:

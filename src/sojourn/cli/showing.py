@@ -90,7 +90,7 @@ def info(
         say(
             {
                 "model": run.config["model"]["class"],
-                "sampler": choices.get("sampler") or run.config["sampler"]["class"],
+                "sampler": choices.get("sampler", "not chosen yet"),
                 "draws": state,
                 "columns": run.config["columns"] if json else ", ".join(run.config["columns"]),
                 "rows": about.get("rows"),

@@ -73,9 +73,9 @@ class _Hamiltonian(abc.ABC):
         return 0.5 / shape.curvature
 
     def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
-        """Return the splitting's error; its ε is a quarter of that of Langevin steps as long."""
+        """Return the splitting's error: Langevin dynamics with half this ε are the limit of friction."""
         del model, metric
-        return shape.splitting_error(epsilon / 4)
+        return shape.splitting_error(epsilon / 2)
 
     def noise_share(self, epsilon: float, noise: float) -> float:
         """Return what a step adds to the momentum's variance over what friction takes away."""
