@@ -24,6 +24,7 @@ class Progress:
         )
         self._lock = threading.Lock()
         self._done, self._total = 0, 0
+        self._before: int | None = None
         self._began = self._said = time.monotonic()
 
     def __enter__(self) -> "Progress":
@@ -48,8 +49,8 @@ class Progress:
         self.describe("sampling")
         self._bar.reset(total)
         self._bar.initial = self._bar.n = done
-        self._before = self._done = done
-        self._total = total
+        self._before: int | None = None
+        self._done, self._total = done, total
         self._began = self._said = time.monotonic()
 
     def advance(self, steps: int, log_posterior: float | None = None) -> None:
@@ -60,15 +61,19 @@ class Progress:
             self._bar.update(steps)
             self._done += steps
             now = time.monotonic()
+            if (
+                self._before is None
+            ):  # the first steps had to be compiled: time is taken from here on
+                self._began, self._before = now, self._done
             if now - self._said > _LINE_SECONDS or self._done == self._total:
                 self._said = now
                 share = self._done / max(self._total, 1)
                 taken = self._done - self._before
                 left = (now - self._began) * (self._total - self._done) / max(taken, 1)
-                lp = "" if log_posterior is None else f", log posterior {log_posterior:.6g}"
-                self._line(
-                    f"{self._done} of {self._total} steps ({share:.0%}), {left:.0f} s left{lp}"
-                )
+                said = f"{self._done} of {self._total} steps ({share:.0%})"
+                said += f", {left:.0f} s left" if taken else ""
+                said += "" if log_posterior is None else f", log posterior {log_posterior:.6g}"
+                self._line(said)
 
     def _line(self, text: str) -> None:
         if self._lines:

@@ -103,6 +103,7 @@ def write_prepared(run: Run, prepared: Prepared) -> None:
     if tuned is not None:
         facts |= {
             "sampler": encode(tuned.sampler),
+            "buffer": tuned.buffer,
             "epsilon": float(tuned.epsilon),
             "windows": encode(tuned.estimator.windows),
         }
@@ -123,7 +124,7 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
         return Prepared(center, metric, choices, None)
     windows = decode(facts["windows"])
     if windows.is_full:
-        tiles = make_tiles(model, series, choices["buffer"])
+        tiles = make_tiles(model, series, facts["buffer"])
         estimator, source = full(model, series, tiles)
     else:
         estimator, source = windowed(model, series, windows)
@@ -133,6 +134,14 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             like = jax.eval_shape(estimator, given, key, center)
             control = fill("control", Center({}, like), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
-    sampler = decode(facts["sampler"])
-    tuned = Tuned(sampler, estimator, source, metric, facts["epsilon"], center, choices)
+    tuned = Tuned(
+        sampler=decode(facts["sampler"]),
+        estimator=estimator,
+        source=source,
+        metric=metric,
+        buffer=facts["buffer"],
+        epsilon=facts["epsilon"],
+        center=center,
+        choices=choices,
+    )
     return Prepared(center, metric, choices, tuned)

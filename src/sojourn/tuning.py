@@ -75,6 +75,7 @@ class Tuned:
         estimator: Estimator of the statistics.
         source: What it reads.
         metric: The metric.
+        buffer: Buffer of the tiles where all rows are used.
         epsilon: Step size ε; the schedule's first value for a `Decay`.
         center: Coordinates near the mode.
         choices: What was chosen, by name, for the user.
@@ -84,6 +85,7 @@ class Tuned:
     estimator: Estimator
     source: Source
     metric: Metric
+    buffer: int
     epsilon: float
     center: dict[str, Array]
     choices: dict[str, Any]
@@ -98,7 +100,7 @@ def tune(
     center: dict[str, Array],
     key: Array,
 ) -> Tuned:
-    """Choose windows, metric, control variate and step size near `center`; the sampler if none is asked."""
+    """Choose windows, metric, control variate, step size, and the sampler if none is asked for."""
     sampler = SGRLD() if asked is None else asked
     if model.regimes is not None:
         # The error of a Monte Carlo average at the centre would stay in every gradient.
@@ -139,7 +141,7 @@ def tune(
         steps = _fit_batch(sampler, steps, mode, may_take_all=not series.streams)
     if steps is None:
         steps = _from_all(model, series, sampler, mode, key_noise)
-        choices = {"windows": "full", "buffer": mode.tiles.buffer}
+        choices = {"windows": "full"}
     else:
         taken = steps.estimator.windows
         choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
@@ -166,7 +168,16 @@ def tune(
     metric = mode.metric
     if makes_up:
         metric = metric._replace(noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.covariance))))
-    return Tuned(sampler, steps.estimator, steps.source, metric, epsilon, mode.coords, choices)
+    return Tuned(
+        sampler=sampler,
+        estimator=steps.estimator,
+        source=steps.source,
+        metric=metric,
+        buffer=mode.tiles.buffer,
+        epsilon=epsilon,
+        center=mode.coords,
+        choices=choices,
+    )
 
 
 def _can_turn(model: Model, mode: Mode, steps: "_Steps") -> bool:

@@ -1,6 +1,7 @@
 """The command line."""
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -72,8 +73,21 @@ def main() -> None:
         sys.exit(code)
 
 
+# What messages of the library call things, and what they are called in a shell.
+_IN_SHELL = (
+    (r"sojourn\.resume\('(.*?)'\)", r"sojourn resume \1"),
+    (r"sojourn\.resume\b", "sojourn resume"),
+    (r"open_series\(data, (\w+=.*?)\)", r"\1"),
+    (r"\bcolumns=", "--column"),
+    (r"\b(sequence|variable)=", r"--\1 "),
+)
+
+
 def _fail(error: object, code: int) -> NoReturn:
-    print(f"sojourn: {' '.join(str(error).split())}", file=sys.stderr)
+    text = " ".join(str(error).split())
+    for words, command in _IN_SHELL:
+        text = re.sub(words, command, text)
+    print(f"sojourn: {text}", file=sys.stderr)
     sys.exit(code)
 
 

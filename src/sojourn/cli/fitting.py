@@ -172,18 +172,11 @@ def _sampler(name: str, step_size: str) -> Any:
     from sojourn.dynamics import SGHMC, SGLD, SGNHT, SGRLD
     from sojourn.gibbs import Gibbs
 
-    if name == "auto" and step_size == "auto":
-        return None
-    kinds = {
-        "auto": SGRLD,
-        "sgrld": SGRLD,
-        "sgld": SGLD,
-        "sghmc": SGHMC,
-        "sgnht": SGNHT,
-        "gibbs": Gibbs,
-    }
-    kind = _one_of("sampler", name.lower(), kinds)
+    kinds = {"sgrld": SGRLD, "sgld": SGLD, "sghmc": SGHMC, "sgnht": SGNHT, "gibbs": Gibbs}
     size = _auto("step-size", step_size, float)
+    if name == "auto":
+        return None if size == "auto" else SGRLD(step_size=size)
+    kind = _one_of("sampler", name.lower(), kinds)
     if kind is Gibbs:
         if size != "auto":
             raise ValueError("gibbs has no step size: leave out --step-size")

@@ -66,6 +66,9 @@ def info(
     path: Annotated[
         Path | None, typer.Argument(help="A run or a file of data.", show_default=False)
     ] = None,
+    column: options.Columns = None,
+    sequence: options.Sequence = None,
+    variable: options.Variable = None,
     json: options.AsJson = False,
 ) -> None:
     """Describe a run, a file of data, or this installation.
@@ -102,7 +105,7 @@ def info(
             as_json=json,
         )
     else:
-        series = read([path])
+        series = read([path], columns=column, sequence=sequence or None, variable=variable or None)
         say(
             {
                 "rows": series.num_rows,

@@ -158,7 +158,10 @@ def check_numbers(name: str, dtype: Any) -> None:
         raise TypeError(
             f"column {name!r} has type {dtype}: dates are no values; drop it, or choose columns"
         )
-    raise TypeError(f"column {name!r} has type {dtype}; expected numbers: convert it or drop it")
+    raise TypeError(
+        f"column {name!r} has type {dtype}; expected numbers: convert it or drop it, or, "
+        f"if it tells series apart, open_series(data, sequence={name!r})"
+    )
 
 
 def check_dtype(dtype: Any) -> None:

@@ -161,7 +161,8 @@ def _changed(
     if np.any(overview.constant):
         name = series.columns[int(np.argmax(overview.constant))]
         raise ValueError(f"column {name!r} is constant and cannot be standardized; drop it")
-    return series.standardized(overview.mean, overview.deviation)
+    scaled = series.standardized(overview.mean, overview.deviation)
+    return replace(scaled, opened=series.opened)  # which says `standardize` already
 
 
 def _paths(data: Any) -> list[str] | None:

@@ -17,8 +17,10 @@ from sojourn.series.sources import ArraySource, Mapped, Pieces, Source, scaled
 # Rows looked at to find the location and scale of the columns.
 _SCALE_ROWS = 100_000
 
-# Rows that a fingerprint is made from.
-_FINGERPRINT_ROWS = 64
+# Bytes, in double precision, up to which a fingerprint is made from all rows; from a sample of rows of
+# longer data.
+_FINGERPRINT_BYTES = 2**27
+_FINGERPRINT_ROWS = 4096
 
 # Bytes, in double precision, up to which rows that are read from elsewhere are kept in memory for work.
 RESIDENT_BYTES = 2**28
@@ -213,16 +215,19 @@ class Series:
     def fingerprint(self) -> str:
         """A short text that other data are unlikely to have.
 
-        Made of names, lengths and a sample of rows in double precision, so that data have the same one
-        in memory, in a file, and in a file of another format.
+        Made of names, lengths and rows (of large data, a sample) in double precision, so that data have
+        the same one in memory, in a file, and in a file of another format.
         """
         digest = hashlib.sha256(repr((self.columns, self.lengths)).encode())
-        count = min(_FINGERPRINT_ROWS, self.num_rows)
-        picked = np.unique(np.linspace(0, self.num_rows - 1, count).astype(np.int64))
-        rows = self.windows(picked, 1)
-        # One bit pattern for every NaN, one for both zeros.
-        rows = np.where(np.isnan(rows), np.nan, rows + 0.0)
-        digest.update(np.ascontiguousarray(rows, dtype="<f8").tobytes())
+        if 8 * self.num_rows * self.dim <= _FINGERPRINT_BYTES:
+            blocks = (rows for _, rows in self.source.blocks())
+        else:
+            picked = np.linspace(0, self.num_rows - 1, _FINGERPRINT_ROWS).astype(np.int64)
+            blocks = iter([self.windows(picked, 1)])
+        for rows in blocks:
+            # One bit pattern for every NaN, one for both zeros.
+            rows = np.where(np.isnan(rows), np.nan, rows + 0.0)
+            digest.update(np.ascontiguousarray(rows, dtype="<f8").tobytes())
         return digest.hexdigest()[:16]
 
     def location_scale(self) -> tuple[np.ndarray, np.ndarray]:

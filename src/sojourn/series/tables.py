@@ -64,7 +64,7 @@ def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
     chosen = [n for n in schema.names if n != sequence] if columns is None else list(columns)
     check_known("column", chosen, schema.names)
     for name in chosen:
-        _check_type(place, name, schema.field(name).type)
+        _check_type(place, name, schema.field(name).type, schema.names)
     if not chosen:
         raise ValueError(f"{place.text} has no columns of values")
     source = _Parquet(place, files, chosen)
@@ -208,14 +208,20 @@ def _source_of(place: Place, path: str) -> Any:
     return need("fsspec", "remote").core.url_to_fs(place.text)[0].open(path, "rb")
 
 
-def _check_type(place: Place, name: str, kind: Any) -> None:
+def _others(name: str, names: Sequence[str]) -> str:
+    """Say how to leave out a column."""
+    rest = ", ".join(repr(other) for other in names if other != name)
+    return f"choose others with columns= ({rest}), or sequence={name!r} if it tells series apart"
+
+
+def _check_type(place: Place, name: str, kind: Any, names: Sequence[str]) -> None:
     types = pyarrow.types
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return
     if types.is_decimal(kind) or types.is_null(kind):
         return
     what = "dates, which are no values" if types.is_temporal(kind) else f"{kind}, not numbers"
-    raise TypeError(f"{place.text}: column {name!r} holds {what}; choose others with columns=")
+    raise TypeError(f"{place.text}: column {name!r} holds {what}; {_others(name, names)}")
 
 
 def _to_rows(table: Any, columns: Sequence[str]) -> np.ndarray:
@@ -297,7 +303,7 @@ def _explained(place: Place, names: list[str], text: str) -> Exception:
         kind = "a date" if re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", value[2]) else "text"
         return TypeError(
             f"{place.text}: column {name!r} holds {kind}, {value[2][:40]!r}{where}; expected numbers: "
-            "choose other columns with columns="
+            f"{_others(name, names)}"
         )
     if "Empty CSV" in text:
         return ValueError(f"{place.text} has no rows; expected at least two")
