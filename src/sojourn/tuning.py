@@ -39,8 +39,8 @@ from sojourn.series import Series, Windows
 _EXCESS = 0.05
 _MADE_UP_FOR = 0.15
 
-# Variation of the curvature above which the posterior is too wide for a control variate: it would be
-# exact at the centre and worse than none in the tails.
+# Variation of the curvature above which the posterior is too wide for what is measured near its mode:
+# a control variate would be exact at the centre and worse than none in the tails.
 _WIDE = 1.0
 
 # Langevin steps shorter than this take many to cross the posterior: momentum, with little friction,
@@ -228,7 +228,7 @@ def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: boo
     if sampler.step_size != "auto":
         return steps
     share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
-    allowed = _allowed_noise(model, sampler, mode.metric)
+    allowed = _allowed_noise(model, sampler, mode)
     batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
     num_passes = 1 if source.center is None else 2
     if may_take_all and batch * estimator.rows * num_passes >= mode.metric.num_rows:
@@ -247,9 +247,14 @@ def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: A
     return _Steps(estimator, source, noise)
 
 
-def _allowed_noise(model: Model, sampler: Sampler, metric: Metric) -> float:
-    """Return the share of noise that the step size may leave."""
-    return _MADE_UP_FOR if _makes_up(model, sampler, metric) else _EXCESS
+def _allowed_noise(model: Model, sampler: Sampler, mode: Mode) -> float:
+    """Return the share of noise that the step size may leave.
+
+    Noise that steps make up for is known as it is on average, and not where chains are, if the
+    posterior is wide.
+    """
+    known = _makes_up(model, sampler, mode.metric) and mode.shape.variation <= _WIDE
+    return _MADE_UP_FOR if known else _EXCESS
 
 
 def _makes_up(model: Model, sampler: Sampler, metric: Metric) -> bool:
@@ -273,7 +278,7 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float
     if sampler.step_size != "auto":
         return float(sampler.step_size)
     epsilon = _largest_step(sampler, model, mode)
-    allowed = _allowed_noise(model, sampler, mode.metric)
+    allowed = _allowed_noise(model, sampler, mode)
     while sampler.noise_share(epsilon, noise) > allowed:
         epsilon *= 0.9
     return float(epsilon)

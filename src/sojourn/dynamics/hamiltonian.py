@@ -68,9 +68,9 @@ class _Hamiltonian(abc.ABC):
         return pull(metric.root, gradient)
 
     def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
-        """Return ε for angles of √(ε λ) = 0.7."""
+        """Return ε for angles of √(ε λ) = 0.7, smaller where the curvature may be larger elsewhere."""
         del model, metric
-        return 0.5 / shape.curvature
+        return 0.5 / (shape.curvature * (1 + shape.variation))
 
     def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
         """Return the splitting's error: Langevin dynamics with half this ε are the limit of friction."""

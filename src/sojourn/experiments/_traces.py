@@ -93,7 +93,7 @@ def langevin(
 
 def batch_and_default() -> list[Method]:
     """Return Gibbs and, beside it, the library's default."""
-    return [Method("Gibbs", sj.Gibbs()), Method(AUTO, sj.SGRLD(), thin="auto")]
+    return [Method("Gibbs", sj.Gibbs()), Method(AUTO, None, thin="auto")]
 
 
 def with_search(methods: Sequence[Method], factors: Sequence[float]) -> list[Method]:
