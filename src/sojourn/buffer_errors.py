@@ -62,10 +62,10 @@ def _window_gradients(
         share = jax.tree.map(lambda s: s / W, source.center.statistics)
         there = estimator.by_window(key_states, source.center.coords, batch)
         statistics = jax.tree.map(lambda s, a, b: s + a - b, share, statistics, there)
-    return jax.vmap(_whitened(model, sampler, coords, metric))(statistics)
+    return jax.vmap(whitened(model, sampler, coords, metric))(statistics)
 
 
-def _whitened(
+def whitened(
     model: Model, sampler: Sampler, coords: Coords, metric: Metric
 ) -> Callable[[dict[str, Any]], Array]:
     """Return the map from statistics to the gradient in coordinates where the metric is one."""
@@ -88,7 +88,7 @@ def _window_bounds(
     model, length = estimator.model, estimator.windows.length
     assert length is not None
     cut = _cut(estimator.batch(source, jax.random.split(key)[0]), buffer, model.num_lags)
-    gradient = _whitened(model, sampler, coords, metric)
+    gradient = whitened(model, sampler, coords, metric)
     return model.error_bounds(coords, cut, estimator.missing, length, gradient)
 
 

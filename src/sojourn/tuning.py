@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.buffer_errors import window_gradients
+from sojourn.buffer_errors import whitened, window_gradients
 from sojourn.buffers import check, choose
 from sojourn.curvature import complete_root
 from sojourn.dynamics import (
@@ -347,7 +347,7 @@ def monte_carlo_noise(
     """Return Eᵀ Σ_g E / T of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
-            np.asarray(_whitened(estimator, sampler, source, k, center, metric))
+            np.asarray(_full_gradient(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
@@ -355,7 +355,7 @@ def monte_carlo_noise(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _whitened(
+def _full_gradient(
     estimator: Estimator,
     sampler: Sampler,
     source: Source,
@@ -363,9 +363,8 @@ def _whitened(
     coords: Coords,
     metric: Metric,
 ) -> Array:
-    model = estimator.model
-    gradient = model.gradient(coords, estimator(source, key, coords))
-    return sampler.whiten(model, coords, gradient, metric)
+    statistics = estimator(source, key, coords)
+    return whitened(estimator.model, sampler, coords, metric)(statistics)
 
 
 def _rounded(value: float) -> float:

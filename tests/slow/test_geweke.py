@@ -2,10 +2,13 @@
 
 import jax
 import numpy as np
+import pytest
 
 import sojourn as sj
 from sojourn.gibbs import AlternatingSweep, _conjugate_draw
 from sojourn.models.base import prior_draw
+
+pytestmark = pytest.mark.slow
 
 
 def test_switching_gibbs_leaves_the_joint_law_as_it_is():

@@ -2,8 +2,12 @@
 
 import signal
 
+import pytest
+
 import sojourn as sj
 from test_runs import check_resume, kill_until_done
+
+pytestmark = pytest.mark.slow
 
 
 def test_twenty_kills_lose_nothing(tmp_path):
