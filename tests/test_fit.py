@@ -162,7 +162,8 @@ def test_columns_are_matched_by_name(fitted):
 def test_fit_keeps_the_names_of_the_columns():
     data = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
     model = sj.GaussianHMM(num_states=1, emission_dim=2)
-    fit = sj.sample(model, data, num_samples=5, num_chains=1, num_warmup=0, progress=False)
+    settings = {"num_samples": 5, "num_chains": 1, "num_warmup": 0, "progress": False}
+    fit = sj.sample(model, data, sj.SGRLD(), **settings)
     assert fit.columns == tuple(fit.posterior["column"].to_numpy()) == ("a", "b")
     assert repr(fit) == "Fit(GaussianHMM, SGRLD, 1 chain of 5 draws)"
 
