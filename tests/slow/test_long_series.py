@@ -1,0 +1,70 @@
+"""A million rows with no argument but the data: draws against the Laplace approximation at the mode."""
+
+import numpy as np
+import pytest
+
+import sojourn as sj
+from sojourn.diagnostics import effective_sample_size
+from sojourn.synthetic import alternating_rotations, rotating_state
+
+pytestmark = pytest.mark.slow
+
+ROWS = 1_000_000
+
+
+def flat(model, coords):
+    """Return coordinates, or gradients in them, as a vector; rows of transitions as log-ratios."""
+    parts = []
+    for name in sorted(coords):
+        value = np.asarray(coords[name])
+        parts.append((value[..., :-1] if name == "transition_matrix" else value).ravel())
+    return np.concatenate(parts)
+
+
+def moved(coords, step):
+    """Return coordinates moved by a vector of `flat`."""
+    found, first = {}, 0
+    for name in sorted(coords):
+        value = np.array(coords[name])
+        part = value[..., :-1] if name == "transition_matrix" else value
+        part += step[first : first + part.size].reshape(part.shape)
+        found[name], first = value, first + part.size
+    return found
+
+
+@pytest.mark.parametrize("make", [alternating_rotations, rotating_state])
+def test_draws_have_the_mode_and_the_curvature(make):
+    """Means within 0.15 sds, sds within 10%, for every coordinate."""
+    model, params = make()
+    y = model.simulate(params, ROWS, seed=2)[1]
+    fit = sj.sample(model, y, num_samples=2000, progress=False, seed=1)
+    model = fit.model
+    coords = [model.to_coords(draw) for draw in fit.draws(8000)]
+    draws = np.stack([flat(model, _ratios(c)) for c in coords])
+    sd = draws.std(0)
+    center = _ratios(coords[0])
+    center = moved(center, draws.mean(0) - flat(model, center))
+
+    def score(at):
+        found, prior = sj.gradient(model, at, y), model.prior_gradient(at)
+        return flat(model, {name: found[name] + prior[name] for name in found})
+
+    steps = np.diag(0.5 * sd)
+    hessian = np.stack([score(moved(center, s)) - score(moved(center, -s)) for s in steps])
+    hessian = hessian / np.diag(2 * steps)[:, None]
+    covariance = np.linalg.inv(-(hessian + hessian.T) / 2)
+    expected = np.sqrt(np.diag(covariance))
+    shift = covariance @ score(center) / expected
+    ess = min(effective_sample_size(c) for c in draws.T.reshape(len(sd), 4, -1))
+    print(f"{np.abs(shift).max():.3f} sds, {np.abs(sd / expected - 1).max():.3f}, ess {ess:.0f}")
+    assert ess > 1000
+    assert np.abs(shift).max() < 0.15
+    assert np.abs(sd / expected - 1).max() < 0.10
+
+
+def _ratios(coords):
+    """Return coordinates with transitions relative to their last entry."""
+    found = {name: np.array(value) for name, value in coords.items()}
+    if "transition_matrix" in found:
+        found["transition_matrix"] -= found["transition_matrix"][..., -1:]
+    return found
