@@ -59,7 +59,7 @@ def main() -> None:
         model, params = MODELS[name]()
         for rows in asked.rows:
             y = model.simulate(params, int(rows), seed=1)[1]
-            add(name, rows, "default", measure(model, y, 200, 1000))
+            add(name, rows, "default", measure(model, y, 500, 5000))
             if rows == asked.peers_at:
                 plain = {
                     "sampler": sj.SGRLD(metric="complete"),
