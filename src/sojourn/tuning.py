@@ -145,10 +145,10 @@ def tune(
     else:
         taken = steps.estimator.windows
         choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
-    epsilon = step_size(sampler, model, mode, steps.noise)
+    epsilon = step_size(sampler, model, mode, steps)
     if asked is None and epsilon < _SLOW and _can_turn(model, mode, steps):
         sampler = SGHMC(friction=_FRICTION)
-        epsilon = step_size(sampler, model, mode, steps.noise)
+        epsilon = step_size(sampler, model, mode, steps)
     if not np.isfinite(epsilon):
         raise ValueError(
             "no step size could be found: the statistics near the start are not finite; check that "
@@ -228,7 +228,7 @@ def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: boo
     if sampler.step_size != "auto":
         return steps
     share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
-    allowed = _allowed_noise(model, sampler, mode)
+    allowed = _allowed_noise(model, sampler, mode, source)
     batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
     num_passes = 1 if source.center is None else 2
     if may_take_all and batch * estimator.rows * num_passes >= mode.metric.num_rows:
@@ -247,13 +247,15 @@ def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: A
     return _Steps(estimator, source, noise)
 
 
-def _allowed_noise(model: Model, sampler: Sampler, mode: Mode) -> float:
+def _allowed_noise(model: Model, sampler: Sampler, mode: Mode, source: Source) -> float:
     """Return the share of noise that the step size may leave.
 
     Noise that steps make up for is known as it is on average, and not where chains are, if the
-    posterior is wide.
+    posterior is wide. That of a control variate grows with the distance from its centre: much of it
+    would make the tails heavy, and lose a chain in them.
     """
     known = _makes_up(model, sampler, mode.metric) and mode.shape.variation <= _WIDE
+    known = known and source.center is None
     return _MADE_UP_FOR if known else _EXCESS
 
 
@@ -271,15 +273,15 @@ def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:
     return "observed" + (f" (complete for {', '.join(own)})" if own else "")
 
 
-def step_size(sampler: Sampler, model: Model, mode: Mode, noise: float) -> float:
+def step_size(sampler: Sampler, model: Model, mode: Mode, steps: _Steps) -> float:
     """Return ε: the user's, or the largest with small errors from discretisation and noise."""
     if isinstance(sampler.step_size, Decay):
         return sampler.step_size.initial
     if sampler.step_size != "auto":
         return float(sampler.step_size)
     epsilon = _largest_step(sampler, model, mode)
-    allowed = _allowed_noise(model, sampler, mode)
-    while sampler.noise_share(epsilon, noise) > allowed:
+    allowed = _allowed_noise(model, sampler, mode, steps.source)
+    while sampler.noise_share(epsilon, steps.noise) > allowed:
         epsilon *= 0.9
     return float(epsilon)
 
