@@ -390,3 +390,12 @@ def test_no_complete_row(switching):
         sj.sample(model, y, **settings)
     fit = sj.sample(model, y, init="prior", **settings)
     assert np.isfinite(fit.posterior["means"]).all()
+
+
+def test_many_series_shorter_than_any_window(switching):
+    """More rows in all than are taken whole, in series of fewer rows than the shortest window."""
+    model, _, y = switching
+    rows = np.tile(y, (13, 1))[: 250 * 20].reshape(250, 20, -1)
+    fit = sj.sample(model, rows, num_samples=5, num_warmup=5, **QUICK)
+    assert fit.choices.get("length", 20) <= 20
+    assert np.isfinite(fit.posterior["means"]).all()

@@ -34,7 +34,7 @@ _CHUNK_DRAWS = (10, 1000)
 _CHUNK_SECONDS = 5.0
 
 # Statistics of each draw of a gradient sampler.
-STATISTICS = ("step_size", "lp")
+STATISTIC_NAMES = ("step_size", "lp")
 
 # The log-posterior is estimated at every so many draws.
 _LP_EVERY = 10
@@ -137,7 +137,7 @@ def langevin_chain(
             state, first, count = last, first + size * thin, count + size
             trace.store.append(
                 params,
-                dict(zip(STATISTICS, (epsilon * scale, lps), strict=True)),
+                dict(zip(STATISTIC_NAMES, (epsilon * scale, lps), strict=True)),
                 Checkpoint(*state, len(sizes), first, epsilon, halvings, lp),
             )
             if bad is not None:

@@ -99,8 +99,6 @@ class DrawStore:
                 found[name] = np.asarray(
                     self._array(f"{group}/{name}")[chain, slice(0, num_draws, thin)]
                 )
-            except RunError:
-                raise
             except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
                 raise RunError(
                     f"{path} cannot be read ({brief(error)}): the run is damaged"

@@ -11,7 +11,7 @@ import numpy as np
 from sojourn._precision import double
 from sojourn._validation import check_size
 from sojourn.buffers import TOLERANCE
-from sojourn.chains import STATISTICS, gibbs_chain, langevin_chain
+from sojourn.chains import STATISTIC_NAMES, gibbs_chain, langevin_chain
 from sojourn.dynamics import Sampler
 from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
@@ -196,7 +196,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
         bar.announce(choices)
         stores, done = None, 0
         if run is not None:
-            run.make_room(() if tuned is None else STATISTICS)
+            run.make_room(() if tuned is None else STATISTIC_NAMES)
             stores = run.chains
             done = sum(store.num_draws * every + warmup for store in stores if store.num_draws)
         bar.start(settings.num_chains * (warmup + count * every), done)

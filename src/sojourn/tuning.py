@@ -118,7 +118,8 @@ def tune(
     choices: dict[str, Any] = {}
     if windows == "auto" and is_long:
         # On windows as short as they may get: in longer ones a buffer leaves a smaller error.
-        short = shape if model.regimes else dataclasses.replace(shape, length=_LENGTHS[0])
+        shortest = longest if model.regimes else min(_LENGTHS[0], longest)
+        short = dataclasses.replace(shape, length=min(shortest, _LENGTHS[1]))
         buffer, error = choose(model, series, short, center, start.metric, key_buffer)
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)

@@ -114,11 +114,11 @@ class Sampler(Protocol):
         """Return Eᵀ g: the gradient, as a vector, in coordinates where D is the identity."""
         ...
 
-    def largest_step(self, model: Model, metric: Metric, shape: "Shape") -> float:
+    def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
         """Return the largest ε with a small error of discretisation for a posterior of this shape."""
         ...
 
-    def discretisation(self, model: Model, metric: Metric, shape: "Shape", epsilon: float) -> float:
+    def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
         """Return the relative error of variances from steps of ε, near enough."""
         ...
 
@@ -128,6 +128,7 @@ class Sampler(Protocol):
 
 
 def check_step_size(step_size: Any) -> None:
+    """Raise unless a step size is a positive number, a `Decay` or "auto"."""
     if isinstance(step_size, str):
         if step_size != "auto":
             raise ValueError(f"step_size must be a number, a Decay or 'auto'; got {step_size!r}")
@@ -179,8 +180,8 @@ def kick(
     tame: Array | float,
 ) -> Array:
     """Return √h Eᵀ g, bounded where it is to be tamed."""
-    kick = jnp.sqrt(h) * pull(metric.root, posterior_gradient(model, coords, statistics))
-    return kick / (1 + tame * jnp.sqrt(h) * jnp.linalg.norm(kick))
+    r = jnp.sqrt(h) * pull(metric.root, posterior_gradient(model, coords, statistics))
+    return r / (1 + tame * jnp.sqrt(h) * jnp.linalg.norm(r))
 
 
 def drift(coords: Coords, r: Array, h: Array, metric: Metric) -> dict[str, Array]:
