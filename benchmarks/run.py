@@ -34,13 +34,13 @@ from peers import (
 
 import sojourn as sj
 from sojourn.batch import Batch
-from sojourn.chains import _advance
 from sojourn.dynamics import State
 from sojourn.gibbs import Sweep
 from sojourn.gradients import Estimator, Source, windowed
-from sojourn.modes import place
-from sojourn.passes import state_marginals, total_score
+from sojourn.passes.passes import state_marginals, total_score
+from sojourn.sampling.chains import _advance
 from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
+from sojourn.tuning.modes import place
 
 ROWS = 1_000_000
 LONG_ROWS = 10_000_000

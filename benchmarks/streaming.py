@@ -23,11 +23,11 @@ import numpy as np
 import sojourn as sj
 from sojourn._cores import num_cores
 from sojourn._precision import double
-from sojourn.chains import _advance
 from sojourn.gradients import windowed
-from sojourn.modes import place
+from sojourn.sampling.chains import _advance
 from sojourn.series.series import Series
 from sojourn.synthetic import alternating_rotations
+from sojourn.tuning.modes import place
 
 RESIDENT_ROWS = 1_000_000
 BLOCK = 1_000_000

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import sojourn as sj
-from sojourn import sampling
+from sojourn.sampling import sampling
 
 Y = np.random.default_rng(0).normal(size=(60, 2))
 EYE = np.eye(2)

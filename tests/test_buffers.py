@@ -10,11 +10,11 @@ from scipy.linalg import solve_discrete_are
 
 import sojourn as sj
 from oracles import regime_log_densities
-from sojourn.buffer_errors import Errors
-from sojourn.buffers import _metric
 from sojourn.dynamics import SGLD
 from sojourn.messages import discrete
 from sojourn.plots import plot_gradient_error
+from sojourn.tuning.buffer_errors import Errors
+from sojourn.tuning.buffers import _metric
 
 HMM = sj.GaussianHMM(num_states=3, emission_dim=1)
 LINEAR = sj.LGSSM(state_dim=2, emission_dim=2)

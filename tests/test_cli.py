@@ -13,8 +13,9 @@ import pytest
 import xarray
 
 import sojourn as sj
-from sojourn import cli, progress
-from sojourn.progress import Progress
+from sojourn import cli
+from sojourn.sampling import progress
+from sojourn.sampling.progress import Progress
 
 COMMAND = [sys.executable, "-c", "from sojourn.cli import main; main()"]
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=2)

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import sojourn as sj
-from sojourn.align import align_chains
-from sojourn.diagnostics import summarize
-from sojourn.fit import make_fit
 from sojourn.plots import plot_trace
+from sojourn.results.align import align_chains
+from sojourn.results.diagnostics import summarize
+from sojourn.results.fit import make_fit
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from oracles import (
     regime_log_densities,
     textbook_pass,
 )
-from sojourn import states
-from sojourn.fit import make_fit
-from sojourn.forecasts import _tails
+from sojourn.results import states
+from sojourn.results.fit import make_fit
+from sojourn.results.forecasts import _tails
 from sojourn.series.sources import ArraySource
 
 HMM = sj.GaussianHMM(num_states=2, emission_dim=2)

@@ -9,7 +9,7 @@ import sojourn as sj
 from cases import CASES
 from oracles import enumerate_paths, finite_differences, linear_law, regime_log_densities
 from sojourn.gradients import Center, windowed
-from sojourn.passes import full_statistics
+from sojourn.passes.passes import full_statistics
 from sojourn.synthetic import alternating_rotations
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

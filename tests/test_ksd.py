@@ -8,8 +8,8 @@ from sklearn.metrics import normalized_mutual_info_score
 
 import sojourn as sj
 from oracles import finite_differences
-from sojourn import metrics
-from sojourn.metrics import running_mse
+from sojourn.results import metrics
+from sojourn.results.metrics import running_mse
 
 
 def brute_force(x, b, beta=0.5, c=1.0, unbiased=False):

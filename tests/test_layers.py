@@ -8,71 +8,37 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "sojourn"
 
 # What each part may import, beside itself and the private helpers.
-SHARED = {"_cores", "_linalg", "_precision", "_random", "_validation", "batch"}
+SHARED = {"_cores", "_files", "_linalg", "_precision", "_random", "_validation", "batch"}
 ALLOWED = {
     "blocks": set(),
     "messages": set(),
     "series": set(),
     "models": {"blocks", "messages", "series"},
-    "tiles": {"models", "series"},
-    "passes": {"models", "series", "tiles"},
-    "gradients": {"models", "series", "tiles", "passes"},
-    "dynamics": {"blocks", "models"},
-    "gibbs": {"models", "series", "tiles", "passes"},
-    "metrics": {"models", "series", "passes", "align"},
-    "outputs": {"models", "series", "passes", "metrics", "storage"},
-    "states": {"models", "series", "passes", "metrics", "gibbs", "outputs"},
-    "forecasts": {"models", "series", "passes", "metrics", "states"},
-    "buffer_errors": {"models", "series", "gradients", "dynamics"},
-    "buffers": {"models", "series", "gradients", "dynamics", "curvature", "buffer_errors"},
-    "starts": {"models", "series", "gradients"},
-    "curvature": {"blocks", "models", "gradients", "dynamics"},
-    "modes": {"models", "series", "tiles", "passes", "gradients", "dynamics", "curvature"},
-    "tuning": {
-        *("models", "series", "gradients", "dynamics", "curvature", "buffer_errors"),
-        *("buffers", "modes"),
-    },
-    "align": set(),
-    "datasets": {"models", "align"},
-    "diagnostics": set(),
-    "progress": set(),
     "synthetic": {"models"},
-    # Plots are imported when one is asked for.
-    "fit": {
-        *("models", "series", "metrics", "states", "datasets", "diagnostics", "plots", "report"),
-        *("gradients", "forecasts", "outputs", "records", "runs", "storage"),
-    },
-    "storage": set(),
-    "draw_store": {"storage"},
-    "settings": {"dynamics", "gibbs", "series"},
-    "records": {"dynamics", "gibbs", "models", "series", "storage"},
-    "runs": {"draw_store", "models", "records", "storage"},
-    "restoring": {
-        *("blocks", "models", "series", "tiles", "gradients", "dynamics", "tuning"),
-        *("records", "runs", "settings", "storage"),
-    },
-    "traces": {"draw_store", "runs"},
-    "chains": {
-        *("models", "series", "gradients", "dynamics", "gibbs", "starts", "tuning"),
-        *("draw_store", "progress", "runs", "traces"),
-    },
+    "passes": {"models", "series"},
+    "gradients": {"models", "series", "passes"},
+    "gibbs": {"models", "series", "passes"},
+    "dynamics": {"blocks", "models"},
+    "runs": {"models", "series", "gibbs", "dynamics"},
+    "tuning": {"blocks", "models", "series", "passes", "gradients", "dynamics"},
+    # Plots and reports are imported when one is asked for.
+    "results": {"models", "series", "passes", "gradients", "gibbs", "runs", "plots", "reports"},
     "sampling": {
-        *("models", "series", "dynamics", "gibbs", "buffers", "modes", "starts", "tuning"),
-        *("chains", "fit", "progress", "restoring", "runs", "settings", "storage", "traces"),
+        *("blocks", "models", "series", "passes", "gradients", "gibbs", "dynamics"),
+        *("runs", "tuning", "results"),
     },
-    "plots": {"series", "states", "diagnostics", "fit"},
-    "demo": {"align", "fit", "plots", "sampling", "synthetic"},
-    "report_figures": {"diagnostics", "fit", "gradients", "models", "plots", "series"},
-    "report": {"diagnostics", "fit", "plots", "report_figures", "series", "storage"},
+    "plots": {"series", "results"},
+    "reports": {"gradients", "models", "plots", "results", "series"},
+    "demo": {"plots", "results", "sampling", "synthetic"},
     "cli": {
-        *("demo", "dynamics", "fit", "gibbs", "metrics", "models", "outputs", "report"),
-        *("experiments", "restoring", "runs", "sampling", "series", "storage", "synthetic"),
+        *("demo", "dynamics", "experiments", "gibbs", "models", "reports", "results", "runs"),
+        *("sampling", "series", "synthetic"),
     },
     "__main__": {"cli"},
     # Beside these, what `import sojourn` offers.
     "experiments": {"synthetic", "plots"},
 }
-OUTSIDE = {"__main__", "plots", "report", "report_figures", "cli", "demo", "experiments"}
+OUTSIDE = {"__main__", "plots", "reports", "cli", "demo", "experiments"}
 
 
 def imports(path: Path, *, lazy: bool) -> set[str]:
@@ -96,7 +62,7 @@ def test_imports_follow_the_layers(path):
     found = imports(path, lazy=True) - {own} - SHARED
     if own != "__init__":
         assert found <= (set() if own in SHARED else ALLOWED[own])
-    if own not in OUTSIDE | {"fit"}:
+    if own not in OUTSIDE | {"results"}:
         assert not found & OUTSIDE
     assert not imports(path, lazy=False) & OUTSIDE or own in OUTSIDE
 

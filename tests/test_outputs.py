@@ -7,8 +7,9 @@ import xarray
 
 import sojourn as sj
 from cases import LGSSM_PARAMS
-from sojourn import outputs, passes, tiles
-from sojourn.fit import make_fit
+from sojourn.passes import passes, tiles
+from sojourn.results import outputs
+from sojourn.results.fit import make_fit
 
 ARHMM = sj.ARHMM(num_states=2, emission_dim=1, num_lags=2)
 PARAMS = {

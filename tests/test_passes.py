@@ -6,9 +6,9 @@ import pytest
 
 import sojourn as sj
 from oracles import regime_log_densities, textbook_pass
-from sojourn import passes
-from sojourn import tiles as tiling
 from sojourn.gibbs import Sweep
+from sojourn.passes import passes
+from sojourn.passes import tiles as tiling
 
 
 def random_hmm(rng, K, stay=None):

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import sojourn as sj
-from sojourn.diagnostics import diagnose
-from sojourn.fit import make_fit
-from sojourn.report_figures import prior_draws
+from sojourn.reports.figures import prior_draws
+from sojourn.results.diagnostics import diagnose
+from sojourn.results.fit import make_fit
 
 HOSTILE = ("<script>document.title='owned'</script>", r'$\frac{$" onload="x 温度')
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=2)

@@ -17,9 +17,11 @@ import xarray
 
 import sojourn as sj
 from cases import CASES
-from sojourn import chains, runs, storage, traces
-from sojourn.progress import Progress
-from sojourn.records import decode, encode
+from sojourn import _files
+from sojourn.runs import runs
+from sojourn.runs.records import decode, encode
+from sojourn.sampling import chains, traces
+from sojourn.sampling.progress import Progress
 
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=1)
 TRUTH = {
@@ -112,7 +114,7 @@ def dying(monkeypatch, after: int, error: BaseException) -> list[int]:
         return called
 
     for name in ("fsync", "replace"):
-        monkeypatch.setattr(storage.os, name, wrap(getattr(os, name)))
+        monkeypatch.setattr(_files.os, name, wrap(getattr(os, name)))
     return calls
 
 
@@ -170,7 +172,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import sojourn as sj
-from sojourn import chains
+from sojourn.sampling import chains
 chains._CHUNK_DRAWS = (5, 7)
 out, y = sys.argv[1], np.load(sys.argv[2])
 try:

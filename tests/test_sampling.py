@@ -12,11 +12,12 @@ import pytest
 from scipy import stats
 
 import sojourn as sj
-from sojourn import chains, modes, sampling, traces, tuning
 from sojourn._cores import num_cores
-from sojourn.buffers import TOLERANCE, choose
-from sojourn.diagnostics import effective_sample_size
-from sojourn.progress import Progress
+from sojourn.results.diagnostics import effective_sample_size
+from sojourn.sampling import chains, sampling, traces
+from sojourn.sampling.progress import Progress
+from sojourn.tuning import modes, tuning
+from sojourn.tuning.buffers import TOLERANCE, choose
 
 QUICK = {"progress": False, "num_chains": 2}
 

@@ -10,11 +10,11 @@ import pytest
 
 import sojourn as sj
 from oracles import enumerate_slds, finite_differences
-from sojourn import passes
 from sojourn.batch import Batch
 from sojourn.gibbs import AlternatingSweep
 from sojourn.messages import gaussian, switching
-from sojourn.metrics import em_lower_bound
+from sojourn.passes import passes
+from sojourn.results.metrics import em_lower_bound
 
 
 def rotation(angle, radius=0.8):
@@ -305,10 +305,10 @@ def test_bad_settings_are_said():
 
 def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
     """What `choose` measures is the effect of hidden rows, not Monte Carlo noise."""
-    from sojourn.buffer_errors import window_gradients
     from sojourn.dynamics import SGRLD
     from sojourn.gradients import windowed
-    from sojourn.modes import place
+    from sojourn.tuning.buffer_errors import window_gradients
+    from sojourn.tuning.modes import place
 
     model = sj.SLDS(2, 2, 2)
     _, y = model.simulate(PARAMS, 400, seed=0)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import sojourn as sj
-from sojourn import gradients, starts
+from sojourn import gradients
 from sojourn.dynamics import SGRLD
-from sojourn.modes import place
-from sojourn.passes import full_statistics, state_marginals
+from sojourn.passes.passes import full_statistics, state_marginals
 from sojourn.series import series as series_module
 from sojourn.series.prefetch import prefetched
+from sojourn.tuning import starts
+from sojourn.tuning.modes import place
 
 MODEL = sj.ARHMM(num_states=2, emission_dim=2, num_lags=1)
 PARAMS = {
@@ -110,7 +111,7 @@ _resident = series_module.Series.resident
 
 @pytest.mark.usefixtures("x64")
 def test_windows_of_tuning_are_those_in_memory(recordings, streamed, monkeypatch):
-    from sojourn.buffer_errors import window_gradients
+    from sojourn.tuning.buffer_errors import window_gradients
 
     coords = MODEL.to_coords(PARAMS)
     key = jax.random.key(3)

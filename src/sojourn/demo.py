@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from sojourn.align import match_states, permute
-from sojourn.fit import Fit
 from sojourn.plots import draw_segments, state_color
+from sojourn.results import Fit, match_states, permute
 from sojourn.sampling import sample
 from sojourn.synthetic import alternating_rotations
 

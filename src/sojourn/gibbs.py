@@ -20,9 +20,8 @@ from jax import Array
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
-from sojourn.passes import run
+from sojourn.passes import counted_rows, in_order, run, seam
 from sojourn.series import Drawn, Series
-from sojourn.tiles import counted_rows, in_order, seam
 
 
 @dataclass(frozen=True)

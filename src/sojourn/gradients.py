@@ -22,11 +22,10 @@ from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Missing
 from sojourn.models.base import Coords, Model, check_lags, check_model
-from sojourn.passes import full_statistics
+from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads, read_tiles
 from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
 from sojourn.series.prefetch import prefetched
 from sojourn.series.windows import read, weigh, window_rows
-from sojourn.tiles import Tiles, effective_missing, gather_tiles, pads, read_tiles
 
 # Windows of a full estimator that run together.
 _GROUP = 64

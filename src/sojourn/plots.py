@@ -11,15 +11,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from sojourn._validation import check_size
-from sojourn.diagnostics import entries
+from sojourn.results import best_path, entries
 from sojourn.series import Series
-from sojourn.states import best_path
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-    from sojourn.fit import Fit
+    from sojourn.results import Fit
 
 # Colour-blind safe (Okabe and Ito), in an order that keeps neighbours apart.
 _COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")

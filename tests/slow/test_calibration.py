@@ -9,7 +9,7 @@ from scipy import stats
 
 import sojourn as sj
 from sojourn.models.base import Units, prior_draw
-from sojourn.passes import full_statistics
+from sojourn.passes.passes import full_statistics
 
 pytestmark = pytest.mark.slow
 

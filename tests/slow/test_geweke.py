@@ -56,7 +56,7 @@ def test_switching_gibbs_leaves_the_joint_law_as_it_is():
 
 
 def _statistics(model):
-    from sojourn.passes import full_statistics
+    from sojourn.passes.passes import full_statistics
 
     params = model.initialize(np.random.default_rng(0).normal(size=(30, 2)), method="prior")
     series = sj.as_series(np.zeros((10, 2)) + np.arange(10)[:, None])

@@ -9,13 +9,13 @@ import pytest
 from scipy import optimize, stats
 
 import sojourn as sj
-from sojourn.diagnostics import effective_sample_size, r_hat
 from sojourn.gibbs import Sweep
 from sojourn.gradients import full
 from sojourn.models.base import Model
-from sojourn.passes import full_statistics
-from sojourn.starts import log_posterior
+from sojourn.passes.passes import full_statistics
+from sojourn.results.diagnostics import effective_sample_size, r_hat
 from sojourn.synthetic import rotating_state
+from sojourn.tuning.starts import log_posterior
 
 pytestmark = pytest.mark.slow
 

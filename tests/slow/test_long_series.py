@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_softmax
 
 import sojourn as sj
-from sojourn.diagnostics import effective_sample_size
+from sojourn.results.diagnostics import effective_sample_size
 from sojourn.synthetic import alternating_rotations, rotating_state
 
 pytestmark = pytest.mark.slow

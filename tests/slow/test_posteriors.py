@@ -6,9 +6,9 @@ import pytest
 from scipy import stats
 
 import sojourn as sj
-from sojourn.align import match_states, permute
-from sojourn.diagnostics import effective_sample_size, r_hat
 from sojourn.gibbs import Sweep
+from sojourn.results.align import match_states, permute
+from sojourn.results.diagnostics import effective_sample_size, r_hat
 from sojourn.synthetic import alternating_rotations
 
 pytestmark = pytest.mark.slow

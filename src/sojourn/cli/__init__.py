@@ -9,9 +9,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from sojourn._files import WriteError
 from sojourn.cli import experimenting, fitting, showing, using
 from sojourn.sampling import DivergenceError
-from sojourn.storage import WriteError
 
 app = typer.Typer(
     help="Bayesian state space models for time series of any length.\n\n"

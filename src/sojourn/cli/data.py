@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sojourn.fit import Fit, load
-from sojourn.outputs import columns_of
-from sojourn.restoring import series_of
+from sojourn._files import write_file
+from sojourn.results import Fit, columns_of, load
 from sojourn.runs import Run, open_run
+from sojourn.sampling import series_of
 from sojourn.series import Series, as_series, open_series
-from sojourn.storage import write_file
 
 if TYPE_CHECKING:
     import pandas

@@ -9,7 +9,7 @@ import typer
 
 from sojourn.cli import options
 from sojourn.cli.data import read, read_for, records, say
-from sojourn.fit import Fit
+from sojourn.results import Fit
 from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run

@@ -32,7 +32,7 @@ def bench(
 
     Comparisons with other packages are in the repository: make bench.
     """
-    from sojourn.metrics import log_likelihood
+    from sojourn.results import log_likelihood
     from sojourn.sampling import sample
     from sojourn.synthetic import alternating_rotations
 

@@ -8,7 +8,7 @@ import typer
 
 from sojourn.cli import options
 from sojourn.cli.data import check_out, fit_and_data, say, units_of, write_states, write_table
-from sojourn.fit import load
+from sojourn.results import load
 from sojourn.runs import open_run
 
 
@@ -179,7 +179,7 @@ def report(
 
     Example: sojourn report run/
     """
-    from sojourn.report import write_report
+    from sojourn.reports import write_report
 
     path = run / "report.html" if out is None else out
     if not path.parent.is_dir():

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from sojourn._files import complete, discard, partial, read_json
 from sojourn._validation import shown
 from sojourn.batch import Batch, Edges, Missing
-from sojourn.metrics import raw_units
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import PATH_TOLERANCE, apply_to_rows, stream
+from sojourn.results.metrics import raw_units
 from sojourn.series import Drawn, Series
-from sojourn.storage import complete, discard, partial, read_json
 
 Rows = dict[str, np.ndarray]
 

@@ -15,9 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.buffer_errors import whitened, window_gradients
-from sojourn.buffers import check, choose
-from sojourn.curvature import complete_root
 from sojourn.dynamics import (
     SGHMC,
     SGLD,
@@ -32,8 +29,11 @@ from sojourn.dynamics import (
 )
 from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.modes import Mode, find_mode, place
 from sojourn.series import Series, Windows
+from sojourn.tuning.buffer_errors import whitened, window_gradients
+from sojourn.tuning.buffers import check, choose
+from sojourn.tuning.curvature import complete_root
+from sojourn.tuning.modes import Mode, find_mode, place
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05

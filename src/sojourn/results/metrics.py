@@ -9,9 +9,9 @@ from jax import Array
 
 from sojourn._precision import double
 from sojourn._validation import as_real, check_positive, check_seed, check_size, shown
-from sojourn.align import match_states, permute, signature
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
+from sojourn.results.align import match_states, permute, signature
 from sojourn.series import as_series
 
 # Particles of an estimated likelihood.

@@ -14,17 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from sojourn.draw_store import Arrays
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
 from sojourn.models.base import Model
-from sojourn.progress import Progress
-from sojourn.runs import Checkpoint
+from sojourn.runs import Arrays, Checkpoint
+from sojourn.sampling.progress import Progress
+from sojourn.sampling.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.series import Series
-from sojourn.starts import log_posterior
-from sojourn.traces import Chain, Diverged, Stopped, Trace, join
-from sojourn.tuning import Tuned, disperse
+from sojourn.tuning import Tuned, disperse, log_posterior
 
 # Pieces that a run is cut into; after each, Python looks at the chain once and what it drew is kept.
 _CHUNKS = 20

@@ -9,16 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from sojourn._precision import double
-from sojourn.diagnostics import entries
 from sojourn.gradients import windowed
 from sojourn.models.base import prior_draw
 from sojourn.plots import state_color
+from sojourn.results import entries
 from sojourn.series import Series, Windows
 
 if TYPE_CHECKING:
     import xarray
 
-    from sojourn.fit import Fit
+    from sojourn.results import Fit
 
 # Draws from the prior: enough for a histogram.
 _PRIOR_DRAWS = 2000

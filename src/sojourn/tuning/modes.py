@@ -13,17 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.curvature import (
-    AT_MODE,
-    Curvature,
-    approach,
-    climb,
-    complete_root,
-    decompose,
-    from_scores,
-    measure,
-    pulled,
-)
 from sojourn.dynamics import (
     SGLD,
     SGRLD,
@@ -37,9 +26,19 @@ from sojourn.dynamics import (
 )
 from sojourn.gradients import Estimator, Source, fetch, frozen, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.passes import full_statistics
+from sojourn.passes import Tiles, full_statistics
 from sojourn.series import Series, Windows
-from sojourn.tiles import Tiles
+from sojourn.tuning.curvature import (
+    AT_MODE,
+    Curvature,
+    approach,
+    climb,
+    complete_root,
+    decompose,
+    from_scores,
+    measure,
+    pulled,
+)
 
 # Rows of the windows that curvature is measured on.
 _SAMPLE_ROWS = 65_536

@@ -12,8 +12,7 @@ from jax import Array
 
 from sojourn._cores import num_cores
 from sojourn._precision import double
-from sojourn.draw_store import Arrays
-from sojourn.runs import Checkpoint
+from sojourn.runs import Arrays, Checkpoint
 
 
 class Diverged(Exception):

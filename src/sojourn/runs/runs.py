@@ -21,10 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sojourn.draw_store import Arrays, DrawStore
-from sojourn.models.base import Model
-from sojourn.records import decode
-from sojourn.storage import (
+from sojourn._files import (
     RunError,
     cannot_write,
     fill,
@@ -35,6 +32,9 @@ from sojourn.storage import (
     write_arrays,
     write_json,
 )
+from sojourn.models.base import Model
+from sojourn.runs.draw_store import Arrays, DrawStore
+from sojourn.runs.records import decode
 
 # Version of the layout above; raised when older code could misread it.
 FORMAT = 1

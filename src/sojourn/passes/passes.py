@@ -32,8 +32,7 @@ from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
-from sojourn.series import Drawn, Series, gather, tile
-from sojourn.tiles import (
+from sojourn.passes.tiles import (
     Tiles,
     counted_rows,
     effective_missing,
@@ -44,6 +43,7 @@ from sojourn.tiles import (
     read_tiles,
     seam,
 )
+from sojourn.series import Drawn, Series, gather, tile
 
 # Series up to this many rows are one window each.
 _SHORT = 128

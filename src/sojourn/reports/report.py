@@ -13,13 +13,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from sojourn.diagnostics import diagnose
+from sojourn._files import write_text
 from sojourn.plots import plot_segmentation, plot_trace
-from sojourn.report_figures import plot_data, plot_prior, plot_transitions, prior_draws
-from sojourn.storage import write_text
+from sojourn.reports.figures import plot_data, plot_prior, plot_transitions, prior_draws
+from sojourn.results import diagnose
 
 if TYPE_CHECKING:
-    from sojourn.fit import Fit
+    from sojourn.results import Fit
     from sojourn.series import Series
 
 # Rows that the overview of the data is made from.

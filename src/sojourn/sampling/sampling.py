@@ -8,17 +8,17 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from sojourn._files import RunError, WriteError
 from sojourn._precision import double
 from sojourn._validation import check_size
-from sojourn.buffers import TOLERANCE
-from sojourn.chains import STATISTIC_NAMES, gibbs_chain, langevin_chain
 from sojourn.dynamics import Sampler
-from sojourn.fit import Fit, make_fit
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
-from sojourn.modes import place
-from sojourn.progress import Progress
-from sojourn.restoring import (
+from sojourn.results import Fit, make_fit
+from sojourn.runs import Run, create_run, open_run, versions
+from sojourn.sampling.chains import STATISTIC_NAMES, gibbs_chain, langevin_chain
+from sojourn.sampling.progress import Progress
+from sojourn.sampling.restoring import (
     Prepared,
     config_of,
     read_prepared,
@@ -26,13 +26,10 @@ from sojourn.restoring import (
     settings_of,
     write_prepared,
 )
-from sojourn.runs import Run, create_run, open_run, versions
+from sojourn.sampling.settings import Settings
+from sojourn.sampling.traces import Diverged, run_chains
 from sojourn.series import Series, Windows, as_series
-from sojourn.settings import Settings
-from sojourn.starts import find_start
-from sojourn.storage import RunError, WriteError
-from sojourn.traces import Diverged, run_chains
-from sojourn.tuning import Tuned, tune
+from sojourn.tuning import TOLERANCE, Tuned, find_start, place, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sojourn._files import RunError
 from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
-from sojourn.datasets import arrays_of, chain_of, posterior_of, statistics_of
-from sojourn.forecasts import forecast_draws, impute_draws
 from sojourn.gradients import gradient
-from sojourn.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.models.base import Model
-from sojourn.outputs import average, write_states
-from sojourn.records import encode
-from sojourn.runs import create_run, open_run
+from sojourn.results.datasets import arrays_of, chain_of, posterior_of, statistics_of
+from sojourn.results.forecasts import forecast_draws, impute_draws
+from sojourn.results.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
+from sojourn.results.outputs import average, write_states
+from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
+from sojourn.runs import create_run, encode, open_run
 from sojourn.series import Series, Windows, as_series
-from sojourn.states import Method, best_path, check_method, sample_paths, smooth
-from sojourn.storage import RunError
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -66,7 +65,7 @@ class Fit:
 
     def summary(self, prob: float = 0.94) -> "pandas.DataFrame":
         """Return mean, sd, an equal-tailed interval, R-hat, ESS and MCSE of every parameter."""
-        from sojourn.diagnostics import summarize
+        from sojourn.results.diagnostics import summarize
 
         return summarize(self.posterior, prob)
 
@@ -78,7 +77,7 @@ class Fit:
         """
         import pandas
 
-        from sojourn.diagnostics import diagnose
+        from sojourn.results.diagnostics import diagnose
 
         checks = diagnose(self.posterior, self.choices)
         for check in checks:
@@ -371,7 +370,7 @@ class Fit:
             path: The file to write.
             data: The series, as in `sample`, for their overview and decoded states.
         """
-        from sojourn.report import write_report
+        from sojourn.reports import write_report
 
         write_report(self, path, data)
 

@@ -13,12 +13,12 @@ import numpy as np
 from sojourn._precision import double
 from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
-from sojourn.metrics import raw_units
 from sojourn.models import completion
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import state_marginals
+from sojourn.results.metrics import raw_units
+from sojourn.results.states import draw_paths
 from sojourn.series import Series, as_series
-from sojourn.states import draw_paths
 
 if TYPE_CHECKING:
     import xarray

@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from sojourn._files import RunError, fill, flatten
 from sojourn.blocks import Pilot
 from sojourn.dynamics import Metric
 from sojourn.gradients import Center, fetch, full, windowed
 from sojourn.models.base import Model
-from sojourn.records import decode, encode
-from sojourn.runs import Run
+from sojourn.passes import make_tiles
+from sojourn.runs import Run, decode, encode
+from sojourn.sampling.settings import Settings
 from sojourn.series import Series, as_series, reopen
-from sojourn.settings import Settings
-from sojourn.storage import RunError, fill, flatten
-from sojourn.tiles import make_tiles
 from sojourn.tuning import Tuned
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sojourn.align import align_chains
 from sojourn.models.base import Model
+from sojourn.results.align import align_chains
 
 if TYPE_CHECKING:
     import xarray

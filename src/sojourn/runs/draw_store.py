@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.storage import RunError, brief, cannot_write, read_json, sync_directory
+from sojourn._files import RunError, brief, cannot_write, read_json, sync_directory
 
 Arrays = dict[str, np.ndarray]
 

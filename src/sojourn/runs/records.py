@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from sojourn import dynamics
+from sojourn._files import RunError
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, Units
 from sojourn.series import Windows
-from sojourn.storage import RunError
 
 
 def encode(value: Any) -> Any:

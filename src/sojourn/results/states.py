@@ -9,10 +9,10 @@ from jax import Array
 from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
 from sojourn.gibbs import AlternatingSweep, make_sweep
-from sojourn.metrics import raw_units
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
-from sojourn.outputs import write_states
 from sojourn.passes import best_states, state_marginals
+from sojourn.results.metrics import raw_units
+from sojourn.results.outputs import write_states
 from sojourn.series import Series, as_series
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def draw_states(model: Model, coords: Coords, series: Series, key: Array) -> dic
     """Draw all states given all rows after the lags: `state` (N',) and `x` (N', n), those there are.
 
     Windows share the random numbers of rows, so that paths cross seams as if there were none (docstring
-    of `passes.py`). Where discrete and continuous states cannot be drawn at once, a few sweeps of Gibbs.
+    of `passes`). Where discrete and continuous states cannot be drawn at once, a few sweeps of Gibbs.
     """
     sweep = make_sweep(model, series)
     if isinstance(sweep, AlternatingSweep):

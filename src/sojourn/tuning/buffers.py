@@ -18,12 +18,12 @@ from jax import Array
 
 from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
-from sojourn.buffer_errors import Errors
-from sojourn.curvature import information
 from sojourn.dynamics import SGLD, SGRLD, Metric
 from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.series import Series, Windows, as_series
+from sojourn.tuning.buffer_errors import Errors
+from sojourn.tuning.curvature import information
 
 if TYPE_CHECKING:
     import xarray

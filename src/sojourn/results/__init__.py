@@ -1,0 +1,40 @@
+"""What follows from draws: `Fit`, metrics, states, forecasts, diagnostics."""
+
+from sojourn.results.align import match_states, permute
+from sojourn.results.diagnostics import diagnose, entries
+from sojourn.results.fit import Fit, load, make_fit
+from sojourn.results.forecasts import forecast, impute
+from sojourn.results.metrics import (
+    KSD,
+    em_lower_bound,
+    ksd,
+    log_likelihood,
+    nmi,
+    predictive_score,
+    rmse,
+)
+from sojourn.results.outputs import columns_of
+from sojourn.results.states import best_path, decode, smooth
+
+__all__ = [
+    "KSD",
+    "Fit",
+    "best_path",
+    "columns_of",
+    "decode",
+    "diagnose",
+    "em_lower_bound",
+    "entries",
+    "forecast",
+    "impute",
+    "ksd",
+    "load",
+    "log_likelihood",
+    "make_fit",
+    "match_states",
+    "nmi",
+    "permute",
+    "predictive_score",
+    "rmse",
+    "smooth",
+]
