@@ -1,5 +1,6 @@
 """Buffers: measured errors, rates and bounds of the theory, on random models of every kind."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -11,10 +12,11 @@ from scipy.linalg import solve_discrete_are
 import sojourn as sj
 from oracles import regime_log_densities
 from sojourn.dynamics import SGLD
+from sojourn.gradients import windowed
 from sojourn.messages import discrete
 from sojourn.plots import plot_gradient_error
 from sojourn.tuning.buffer_errors import Errors
-from sojourn.tuning.buffers import _metric
+from sojourn.tuning.buffers import TOLERANCE, Watch, _metric, reference_windows
 
 HMM = sj.GaussianHMM(num_states=3, emission_dim=1)
 LINEAR = sj.LGSSM(state_dim=2, emission_dim=2)
@@ -169,6 +171,29 @@ def test_bias_is_the_shift_of_the_mode():
     expected = np.sqrt(wrong @ np.linalg.solve(-np.array(hessian), wrong))
     assert 0.4 < found.bias / expected < 2.5
     assert found.bias_error < found.bias
+
+
+def test_a_watched_buffer_grows_where_it_leaves_too_much_unless_the_user_set_it(x64):
+    model = sj.GaussianHMM(2, 1).raw()
+    params = {
+        "transition_matrix": np.array([[0.95, 0.05], [0.05, 0.95]]),
+        "means": np.array([[0.0], [1.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    series = sj.as_series(model.simulate(params, 3000, seed=2)[1])
+    coords = model.to_coords(params)
+    windows = sj.Windows(32, buffer=2, batch=8)
+    estimator, source = windowed(model, series, windows)
+    metric = _metric(model, series, coords, jax.random.key(0))
+    watch = Watch(estimator, source, series, reference_windows(windows), metric, may_grow=True)
+    buffer, error = watch(coords, 2)
+    assert buffer > 8
+    assert error <= TOLERANCE
+    assert watch(coords, buffer) == (buffer, error)
+    assert watch.steps(buffer)[0].windows == sj.Windows(32, buffer=buffer, batch=8)
+    kept, left = dataclasses.replace(watch, may_grow=False)(coords, 2)
+    assert kept == 2
+    assert left > 10 * TOLERANCE
 
 
 def test_slow_forgetting_is_said_with_its_cost():

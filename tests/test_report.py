@@ -86,7 +86,7 @@ def test_a_report_says_what_was_asked_first(report):
     ):
         assert said in words, said
     fit = fake_fit(MODEL, TRUTH, pd.DataFrame(Y, columns=list(HOSTILE)))
-    for check in diagnose(fit.posterior, fit.choices):
+    for check in diagnose(fit.posterior, fit.sample_stats, fit.choices):
         assert check.say() in words
 
 

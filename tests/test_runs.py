@@ -22,6 +22,8 @@ from sojourn.runs import runs
 from sojourn.runs.records import decode, encode
 from sojourn.sampling import chains, traces
 from sojourn.sampling.progress import Progress
+from sojourn.tuning import tuning
+from sojourn.tuning.buffers import TOLERANCE
 
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=1)
 TRUTH = {
@@ -94,6 +96,19 @@ def check_resume(out: Path, model, sampler, windows="auto") -> None:
     whole = sj.sample(model, Y, sampler, num_samples=13, **settings)
     sj.sample(model, Y, sampler, num_samples=6, out=out, **settings)
     assert same(sj.resume(out, Y, 13, progress=False), whole)
+
+
+def test_a_buffer_too_short_where_chains_are_grows_and_is_resumed(tmp_path, monkeypatch):
+    monkeypatch.setattr(chains, "_WATCH_EVERY", 5)
+    monkeypatch.setattr(tuning, "choose", lambda *_: (1, 0.0))
+    y = MODEL.simulate(TRUTH, 5000, seed=1)[1]
+    settings = SETTINGS | {"windows": "auto"}
+    whole = sj.sample(MODEL, y, sj.SGRLD(0.05), num_samples=8, **settings)
+    assert whole.choices["buffer"] == 1
+    assert (whole.sample_stats["buffer"] > 1).all()
+    assert (whole.sample_stats["buffer_error"] <= TOLERANCE).all()
+    sj.sample(MODEL, y, sj.SGRLD(0.05), num_samples=3, out=tmp_path / "run", **settings)
+    assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
 
 
 class Crash(BaseException):

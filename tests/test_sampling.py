@@ -17,7 +17,7 @@ from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import chains, sampling, traces
 from sojourn.sampling.progress import Progress
 from sojourn.tuning import modes, tuning
-from sojourn.tuning.buffers import TOLERANCE, choose
+from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
 
 QUICK = {"progress": False, "num_chains": 2}
 
@@ -330,7 +330,7 @@ def test_buffers_that_are_all_too_short_say_so():
         coords = model.to_coords(at)
         pilot = modes.place(model, series, coords).metric
         windows, key = sj.Windows(50, 0, 64), jax.random.key(0)
-        buffer, error = choose(model, series, windows, coords, pilot, key)
+        buffer, error = choose(model, series, reference_windows(windows), coords, pilot, key)
         assert (error <= TOLERANCE) == reached
         assert (buffer < 128) == reached
 

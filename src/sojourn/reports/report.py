@@ -93,7 +93,7 @@ def _page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str
 
 
 def _diagnostics(fit: "Fit") -> str:
-    checks = diagnose(fit.posterior, fit.choices)
+    checks = diagnose(fit.posterior, fit.sample_stats, fit.choices)
     lines = (
         f'<li class="{"good" if check.ok else "look"}">{escape(check.say())}</li>'
         for check in checks

@@ -110,15 +110,20 @@ class Check(NamedTuple):
         return f"{line}, {'below' if self.least else 'above'} {self.limit:g}; {self.advice}"
 
 
-def diagnose(posterior: "xarray.Dataset", choices: Mapping[str, Any]) -> list[Check]:
+def diagnose(
+    posterior: "xarray.Dataset", statistics: "xarray.Dataset", choices: Mapping[str, Any]
+) -> list[Check]:
     """Return the figures that tell how far a run can be trusted.
 
     Args:
         posterior: The draws.
+        statistics: What was measured with them.
         choices: What was chosen and measured before sampling.
     """
     table = summarize(posterior)
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
+    if "buffer_error" in statistics:
+        own["buffer_error"] = float(statistics["buffer_error"].max())
     # Entries that are held fixed have no spread, and nothing to say of it.
     table = table[table["sd"] > 0]
     column = {n: np.asarray(table[n], dtype=float) for n in ("r_hat", "ess", "mcse", "sd")}

@@ -41,7 +41,8 @@ class Fit:
         model: The model, with the units and priors that were used.
         posterior: Draws of the parameters, dims (chain, draw, …), states aligned across chains.
         sample_stats: Step size and log-posterior of each draw (`lp`, estimated at every tenth draw, up
-            to a constant); empty for Gibbs.
+            to a constant); on windows also the buffer and its error where the chain was when that was
+            last measured; empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
         columns: Names of the data's columns. Data frames given to the methods are matched by them.
     """
@@ -79,7 +80,7 @@ class Fit:
 
         from sojourn.results.diagnostics import diagnose
 
-        checks = diagnose(self.posterior, self.choices)
+        checks = diagnose(self.posterior, self.sample_stats, self.choices)
         for check in checks:
             if not check.ok:
                 warnings.warn(check.say(), UserWarning, stacklevel=2)

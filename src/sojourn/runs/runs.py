@@ -54,6 +54,8 @@ class Checkpoint(NamedTuple):
         epsilon: Step size.
         halvings: How often it was halved.
         lp: Last estimate of the log-posterior.
+        buffer: Buffer of the windows.
+        buffer_error: Its error when last measured.
     """
 
     coords: dict[str, Any]
@@ -63,6 +65,8 @@ class Checkpoint(NamedTuple):
     epsilon: Any = np.nan
     halvings: Any = 0
     lp: Any = np.nan
+    buffer: Any = 0
+    buffer_error: Any = np.nan
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,10 @@ class ChainFiles:
         """Return where the chain is, None if it has not begun."""
         if not self.path.exists():
             return None
-        found = fill("state", Checkpoint({}, {}, 0, 0, 0, 0, 0), self._kept())
-        counts = {n: int(getattr(found, n)) for n in ("warmed", "step", "halvings")}
-        return found._replace(epsilon=float(found.epsilon), lp=float(found.lp), **counts)
+        found = fill("state", Checkpoint({}, {}, *[0] * 7), self._kept())
+        counts = {n: int(getattr(found, n)) for n in ("warmed", "step", "halvings", "buffer")}
+        values = {n: float(getattr(found, n)) for n in ("epsilon", "lp", "buffer_error")}
+        return found._replace(**counts, **values)
 
     def warm(self, checkpoint: Checkpoint) -> None:
         """Keep where the chain is in warm-up."""

@@ -22,7 +22,7 @@ from sojourn.runs import Arrays, Checkpoint
 from sojourn.sampling.progress import Progress
 from sojourn.sampling.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.series import Series
-from sojourn.tuning import Tuned, disperse, log_posterior
+from sojourn.tuning import Tuned, Watch, disperse, log_posterior
 
 # Pieces that a run is cut into; after each, Python looks at the chain once and what it drew is kept.
 _CHUNKS = 20
@@ -31,19 +31,27 @@ _CHUNKS = 20
 _CHUNK_DRAWS = (10, 1000)
 _CHUNK_SECONDS = 5.0
 
-# Statistics of each draw of a gradient sampler.
-STATISTIC_NAMES = ("step_size", "lp")
-
 # The log-posterior is estimated at every so many draws.
 _LP_EVERY = 10
+
+# And the error of the buffer at every so many.
+_WATCH_EVERY = 500
 
 # Halvings of the step size in warm-up before giving up.
 _MAX_HALVINGS = 10
 
 
+def statistic_names(tuned: Tuned | None) -> tuple[str, ...]:
+    """Return the names of the statistics that come with each draw."""
+    if tuned is None:
+        return ()
+    return ("step_size", "lp") + (() if tuned.reference is None else ("buffer", "buffer_error"))
+
+
 def langevin_chain(
     outer: Model,
     tuned: Tuned,
+    watch: Watch | None,
     start: dict[str, Array] | None,
     num_warmup: int,
     num_samples: int,
@@ -57,10 +65,17 @@ def langevin_chain(
     to_params = functools.partial(_to_params, outer, estimator.model)
 
     def advance(
-        key: Array, state: State, first: int, epsilon: float, count: int, every: int, tame: float
+        steps: tuple[Estimator, Source],
+        key: Array,
+        state: State,
+        first: int,
+        epsilon: float,
+        count: int,
+        every: int,
+        tame: float,
     ) -> tuple[State, dict[str, np.ndarray]]:
         state, kept = _advance(
-            source,
+            steps[1],
             metric,
             key,
             state,
@@ -69,7 +84,7 @@ def langevin_chain(
             jnp.asarray(count),
             jnp.asarray(every),
             jnp.asarray(tame),
-            estimator=estimator,
+            estimator=steps[0],
             sampler=sampler,
             decay=decay,
             capacity=capacity,
@@ -83,7 +98,7 @@ def langevin_chain(
         else:
             coords = {n: jnp.asarray(u) for n, u in start.items()}
         state = sampler.start(key_state, coords, metric)
-        return Checkpoint(*state, epsilon=tuned.epsilon)
+        return Checkpoint(*state, epsilon=tuned.epsilon, buffer=estimator.windows.buffer)
 
     def chain(index: int, key: Array, trace: Trace) -> None:
         key_start, key = jax.random.split(key)
@@ -91,6 +106,8 @@ def langevin_chain(
         at = trace.store.checkpoint() or begin(key_start)
         state = State(*jax.tree.map(jnp.asarray, (at.coords, at.memory)))
         first, epsilon, halvings, lp = at.step, at.epsilon, at.halvings, at.lp
+        buffer, buffer_error = at.buffer, at.buffer_error
+        steps = (estimator, source) if watch is None else watch.steps(buffer)
         sizes = _chunks(num_warmup)
         for chunk in range(at.warmed, len(sizes)):
             size = sizes[chunk]
@@ -100,7 +117,7 @@ def langevin_chain(
             while True:
                 trace.check()
                 # After a restart steps go on counting: the same noise might lead to the same end.
-                last, drawn = advance(key, state, first, epsilon, 1, size, tame)
+                last, drawn = advance(steps, key, state, first, epsilon, 1, size, tame)
                 first += size
                 bad = _first_non_finite(drawn, to_params(drawn))
                 if bad is None:
@@ -110,19 +127,23 @@ def langevin_chain(
                     raise Diverged(index, first, bad[1])
                 epsilon, tame = epsilon / 2, 1.0
             state = last
-            trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings))
+            trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings, buffer=buffer))
             bar.advance(size, float(log_posterior(estimator, source, key_lp, state.coords)))
         count, size = trace.num_draws, capacity
         while count < num_samples:
             trace.check()
-            size, began = min(size, num_samples - count), time.monotonic()
-            last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
+            if watch is not None and count % _WATCH_EVERY == 0:
+                buffer, buffer_error = watch(state.coords, buffer)
+                steps = watch.steps(buffer)
+            size = min(size, num_samples - count, _WATCH_EVERY - count % _WATCH_EVERY)
+            began = time.monotonic()
+            last, drawn = advance(steps, key, state, first, epsilon, size, thin, 0.0)
             params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
             bad = _first_non_finite(drawn, params)
             if bad is not None:
                 size = bad[0]
-                last, drawn = advance(key, state, first, epsilon, size, thin, 0.0)
+                last, drawn = advance(steps, key, state, first, epsilon, size, thin, 0.0)
                 params = to_params(drawn)
             lps = np.empty(size)
             for n in range(size):
@@ -130,14 +151,15 @@ def langevin_chain(
                     coords = {name: jnp.asarray(u[n]) for name, u in drawn.items()}
                     lp = float(log_posterior(estimator, source, key_lp, coords))
                 lps[n] = lp
-            steps = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
-            scale = np.ones(size) if decay is None else np.asarray(decay(steps)) / decay.initial
+            taken = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
+            scale = np.ones(size) if decay is None else np.asarray(decay(taken)) / decay.initial
+            statistics = {"step_size": epsilon * scale, "lp": lps}
+            if watch is not None:
+                statistics["buffer"] = np.full(size, float(buffer))
+                statistics["buffer_error"] = np.full(size, buffer_error)
             state, first, count = last, first + size * thin, count + size
-            trace.store.append(
-                params,
-                dict(zip(STATISTIC_NAMES, (epsilon * scale, lps), strict=True)),
-                Checkpoint(*state, len(sizes), first, epsilon, halvings, lp),
-            )
+            now = (len(sizes), first, epsilon, halvings, lp, buffer, buffer_error)
+            trace.store.append(params, statistics, Checkpoint(*state, *now))
             if bad is not None:
                 raise Diverged(index, first, bad[1])
             bar.advance(size * thin, lp)

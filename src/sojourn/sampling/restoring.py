@@ -103,6 +103,7 @@ def write_prepared(run: Run, prepared: Prepared) -> None:
         facts |= {
             "sampler": encode(tuned.sampler),
             "buffer": tuned.buffer,
+            "reference": encode(tuned.reference),
             "epsilon": float(tuned.epsilon),
             "windows": encode(tuned.estimator.windows),
         }
@@ -139,6 +140,7 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
         source=source,
         metric=metric,
         buffer=facts["buffer"],
+        reference=decode(facts["reference"]),
         epsilon=facts["epsilon"],
         center=center,
         choices=choices,

@@ -16,7 +16,7 @@ from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.results import Fit, make_fit
 from sojourn.runs import Run, create_run, open_run, versions
-from sojourn.sampling.chains import STATISTIC_NAMES, gibbs_chain, langevin_chain
+from sojourn.sampling.chains import gibbs_chain, langevin_chain, statistic_names
 from sojourn.sampling.progress import Progress
 from sojourn.sampling.restoring import (
     Prepared,
@@ -29,7 +29,7 @@ from sojourn.sampling.restoring import (
 from sojourn.sampling.settings import Settings
 from sojourn.sampling.traces import Diverged, run_chains
 from sojourn.series import Series, Windows, as_series
-from sojourn.tuning import TOLERANCE, Tuned, find_start, place, tune
+from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
@@ -189,11 +189,12 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             lengths = (warmup, count, every)
             chain = gibbs_chain(outer, model, own, prepared.center, metric, *lengths, bar)
         else:
-            chain = langevin_chain(outer, tuned, start, warmup, count, every, bar)
+            watch = _watch(tuned, own, may_grow=settings.windows == "auto")
+            chain = langevin_chain(outer, tuned, watch, start, warmup, count, every, bar)
         bar.announce(choices)
         stores, done = None, 0
         if run is not None:
-            run.make_room(() if tuned is None else STATISTIC_NAMES)
+            run.make_room(statistic_names(tuned))
             stores = run.chains
             done = sum(store.num_draws * every + warmup for store in stores if store.num_draws)
         bar.start(settings.num_chains * (warmup + count * every), done)
@@ -232,6 +233,15 @@ def _prepare(
         metric, center, choices = tuned.metric, tuned.center, tuned.choices
     choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
     return Prepared(center, metric, choices, tuned)
+
+
+def _watch(tuned: Tuned, series: Series, *, may_grow: bool) -> Watch | None:
+    """Return what looks after the buffer while chains run; nothing where all rows are used."""
+    if tuned.reference is None:
+        return None
+    return Watch(
+        tuned.estimator, tuned.source, series, tuned.reference, tuned.metric, may_grow=may_grow
+    )
 
 
 def _report(

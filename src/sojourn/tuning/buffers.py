@@ -210,26 +210,79 @@ def gradient_error(
     )
 
 
+def reference_windows(windows: Windows) -> Windows:
+    """Return the windows that errors of buffers are measured on: these, with a far longer buffer."""
+    buffer = 2 * max(_LADDER[-1], windows.buffer)
+    return dataclasses.replace(windows, buffer=buffer, batch=_WINDOWS)
+
+
 def choose(
-    model: Model, series: Series, windows: Windows, coords: Coords, metric: Metric, key: Array
+    model: Model, series: Series, reference: Windows, coords: Coords, metric: Metric, key: Array
 ) -> tuple[int, float]:
     """Return the smallest buffer, of a few, whose error is small beside the noise, and that error.
 
     If none is, the longest, with an error above the tolerance.
     """
-    sized = dataclasses.replace(windows, buffer=2 * _LADDER[-1], batch=_WINDOWS)
-    errors = Errors(model, series, sized, SGRLD(), coords, metric, key)
+    errors = Errors(model, series, reference, SGRLD(), coords, metric, key)
     return _shortest(errors, TOLERANCE, _LADDER, {})
 
 
 def check(
-    model: Model, series: Series, windows: Windows, coords: Coords, metric: Metric, key: Array
+    model: Model,
+    series: Series,
+    reference: Windows,
+    buffer: int,
+    coords: Coords,
+    metric: Metric,
+    key: Array,
 ) -> tuple[float, float]:
-    """Return the error of the windows' buffer and the shift of the posterior mean, in sds."""
-    reference = max(_LADDER[-1], 2 * windows.buffer)
-    sized = dataclasses.replace(windows, buffer=reference, batch=_WINDOWS)
-    errors = Errors(model, series, sized, SGRLD(), coords, metric, key)
-    return errors(windows.buffer), _shift(errors, windows.buffer, model, series, sized)[0]
+    """Return the error of a buffer and the shift of the posterior mean, in sds."""
+    errors = Errors(model, series, reference, SGRLD(), coords, metric, key)
+    return errors(buffer), _shift(errors, buffer, model, series, reference)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """Looks after the buffer while chains move: its error where one is, and a longer one if need be.
+
+    Attributes:
+        estimator: The estimator of the run.
+        source: What it reads.
+        series: The series, in the model's units.
+        reference: Windows that errors are measured on.
+        metric: The metric of the run; errors are measured in that of complete data.
+        may_grow: Whether buffers may grow, as those do that the user did not set.
+    """
+
+    estimator: Estimator
+    source: Source
+    series: Series
+    reference: Windows
+    metric: Metric
+    may_grow: bool
+
+    def __call__(self, coords: Coords, buffer: int) -> tuple[int, float]:
+        """Return the buffer to go on with at these coordinates, and its error.
+
+        Asked again at the same place, with what it returned, it returns the same.
+        """
+        metric = Metric(self.metric.pilots, {}, self.metric.num_rows)
+        model, key = self.estimator.model, jax.random.key(0)  # the same windows for all chains
+        errors = Errors(model, self.series, self.reference, SGRLD(), coords, metric, key)
+        error = errors(buffer)
+        while self.may_grow and error > TOLERANCE and buffer < _LADDER[-1]:
+            buffer = min(max(2 * buffer, 1), _LADDER[-1])
+            error = errors(buffer)
+        return buffer, error
+
+    def steps(self, buffer: int) -> tuple[Estimator, Source]:
+        """Return the estimator and what it reads, with windows of this buffer."""
+        windows = self.estimator.windows
+        if buffer == windows.buffer:
+            return self.estimator, self.source
+        longer = dataclasses.replace(windows, buffer=buffer)
+        estimator, source = windowed(self.estimator.model, self.series, longer)
+        return estimator, source._replace(center=self.source.center)
 
 
 def _shortest(

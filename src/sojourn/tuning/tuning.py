@@ -31,7 +31,7 @@ from sojourn.gradients import Center, Estimator, Source, full, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
 from sojourn.tuning.buffer_errors import whitened, window_gradients
-from sojourn.tuning.buffers import check, choose
+from sojourn.tuning.buffers import check, choose, reference_windows
 from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.modes import Mode, find_mode, place
 
@@ -76,6 +76,7 @@ class Tuned:
         source: What it reads.
         metric: The metric.
         buffer: Buffer of the tiles where all rows are used.
+        reference: Windows that the error of the buffer was measured on; None where all rows are used.
         epsilon: Step size ε; the schedule's first value for a `Decay`.
         center: Coordinates near the mode.
         choices: What was chosen, by name, for the user.
@@ -86,6 +87,7 @@ class Tuned:
     source: Source
     metric: Metric
     buffer: int
+    reference: Windows | None
     epsilon: float
     center: dict[str, Array]
     choices: dict[str, Any]
@@ -116,11 +118,13 @@ def tune(
     longest = max(series.lengths) - model.num_lags
     shape = Windows(min(_LENGTHS[1], longest), 64, 64)
     choices: dict[str, Any] = {}
+    reference = None
     if windows == "auto" and is_long:
         # On windows as short as they may get: in longer ones a buffer leaves a smaller error.
         shortest = longest if model.regimes else min(_LENGTHS[0], longest)
         short = dataclasses.replace(shape, length=min(shortest, _LENGTHS[1]))
-        buffer, error = choose(model, series, short, center, start.metric, key_buffer)
+        reference = reference_windows(short)
+        buffer, error = choose(model, series, reference, center, start.metric, key_buffer)
         shape = dataclasses.replace(shape, buffer=buffer)
         choices["buffer_error"] = _rounded(error)
     mode = find_mode(model, series, sampler, shape, start, key_mode)
@@ -130,7 +134,8 @@ def tune(
     steps = None
     if isinstance(windows, Windows) and not windows.is_full:
         steps = _from_windows(model, series, sampler, windows, control_variate, mode, key_noise)
-        error, bias = check(model, series, windows, mode.coords, start.metric, key_buffer)
+        reference, at = reference_windows(windows), (mode.coords, start.metric, key_buffer)
+        error, bias = check(model, series, reference, windows.buffer, *at)
         choices |= {"buffer_error": _rounded(error)}
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
             choices["buffer_bias"] = _rounded(bias)
@@ -142,7 +147,7 @@ def tune(
         steps = _fit_batch(sampler, steps, mode, may_take_all=not series.streams)
     if steps is None:
         steps = _from_all(model, series, sampler, mode, key_noise)
-        choices = {"windows": "full"}
+        choices, reference = {"windows": "full"}, None
     else:
         taken = steps.estimator.windows
         choices |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
@@ -175,6 +180,7 @@ def tune(
         source=steps.source,
         metric=metric,
         buffer=mode.tiles.buffer,
+        reference=reference,
         epsilon=epsilon,
         center=mode.coords,
         choices=choices,
