@@ -13,9 +13,8 @@ import pytest
 import xarray
 
 import sojourn as sj
-from sojourn import cli
-from sojourn.sampling import progress
-from sojourn.sampling.progress import Progress
+from sojourn import _progress, cli
+from sojourn._progress import Progress
 
 COMMAND = [sys.executable, "-c", "from sojourn.cli import main; main()"]
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=2)
@@ -301,7 +300,7 @@ def test_demo_runs_small(tmp_path):
 
 
 def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_LINE_SECONDS", -1.0)
+    monkeypatch.setattr(_progress, "_LINE_SECONDS", -1.0)
     with Progress(enabled=True) as bar:
         bar.start(4)
         bar.advance(1, -12.5)

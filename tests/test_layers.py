@@ -8,7 +8,16 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "sojourn"
 
 # What each part may import, beside itself and the private helpers.
-SHARED = {"_cores", "_files", "_linalg", "_precision", "_random", "_validation", "batch"}
+SHARED = {
+    "_cores",
+    "_files",
+    "_linalg",
+    "_precision",
+    "_progress",
+    "_random",
+    "_validation",
+    "batch",
+}
 ALLOWED = {
     "blocks": set(),
     "messages": set(),

@@ -44,6 +44,24 @@ def test_zarr_holds_the_dataset(recordings, tmp_path, monkeypatch):
     assert 0 <= found.attrs["discrepancy"] < 1e-9
 
 
+def test_a_bar_counts_the_rows_written(recordings, tmp_path, monkeypatch):
+    seen = []
+
+    class Bar(passes.count_rows(0, enabled=False).__class__):
+        def update(self, n=1):
+            seen.append(n)
+
+    def make(total, *, enabled):
+        assert enabled
+        return Bar(total=total, disable=True)
+
+    monkeypatch.setattr(passes, "count_rows", make)
+    monkeypatch.setattr(tiles, "_GROUP", 8)
+    sj.smooth(ARHMM, PARAMS, recordings, out=tmp_path / "states.zarr", progress=True)
+    assert len(seen) > 1
+    assert sum(seen) == sum(len(y) - 2 for y in recordings)
+
+
 def test_parquet_has_a_row_for_each_row(recordings, tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "_GROUP", 8)
     expected = sj.decode(ARHMM, PARAMS, recordings, method="marginal")

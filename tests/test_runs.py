@@ -18,10 +18,10 @@ import xarray
 import sojourn as sj
 from cases import CASES
 from sojourn import _files
+from sojourn._progress import Progress
 from sojourn.runs import runs
 from sojourn.runs.records import decode, encode
 from sojourn.sampling import chains, traces
-from sojourn.sampling.progress import Progress
 from sojourn.tuning import tuning
 from sojourn.tuning.buffers import TOLERANCE
 

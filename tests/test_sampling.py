@@ -13,9 +13,9 @@ from scipy import stats
 
 import sojourn as sj
 from sojourn._cores import num_cores
+from sojourn._progress import Progress
 from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import chains, sampling, traces
-from sojourn.sampling.progress import Progress
 from sojourn.tuning import modes, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
 

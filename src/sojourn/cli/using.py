@@ -31,11 +31,13 @@ def score(
     fit, series = fit_and_data(run, data, column, sequence, variable)
     result: dict[str, Any] = {"rows": series.num_rows}
     if horizon is None:
-        result["log_likelihood"] = fit.score(series, num_draws=draws)
+        result["log_likelihood"] = fit.score(series, num_draws=draws, progress=True)
         result["per_row"] = result["log_likelihood"] / series.num_rows
     else:
         result["horizon"] = horizon
-        result["predictive_score"] = fit.predictive_score(series, horizon, num_draws=draws)
+        result["predictive_score"] = fit.predictive_score(
+            series, horizon, num_draws=draws, progress=True
+        )
     say(result, as_json=json)
 
 
@@ -59,7 +61,7 @@ def decode(
     if method not in ("viterbi", "marginal"):
         raise ValueError(f"--method must be viterbi or marginal; got {method!r}")
     fit, series = fit_and_data(run, data, column, sequence, variable)
-    write_states(lambda to: fit.decode(series, method, num_draws=draws, out=to), out)
+    write_states(lambda to: fit.decode(series, method, num_draws=draws, out=to, progress=True), out)
 
 
 def smooth(
@@ -77,7 +79,7 @@ def smooth(
     """
     check_out(out)
     fit, series = fit_and_data(run, data, column, sequence, variable)
-    write_states(lambda to: fit.smooth(series, draws, out=to), out)
+    write_states(lambda to: fit.smooth(series, draws, out=to, progress=True), out)
 
 
 def forecast(

@@ -30,6 +30,7 @@ from jax import Array
 
 from sojourn._cores import num_cores
 from sojourn._precision import double
+from sojourn._progress import count_rows
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
 from sojourn.passes.tiles import (
@@ -235,7 +236,9 @@ class Sink(Protocol):
 
 
 @double
-def stream(model: Model, series: Series, kernel: Kernel, sink: Sink) -> float:
+def stream(
+    model: Model, series: Series, kernel: Kernel, sink: Sink, *, progress: bool = False
+) -> float:
     """Apply `kernel` to tiles as `run` does, handing rows to `sink` as they are made.
 
     No more than a few groups of windows are held. The kernel's results are rows that count by name,
@@ -246,15 +249,23 @@ def stream(model: Model, series: Series, kernel: Kernel, sink: Sink) -> float:
     while True:
         tiles = make_tiles(model, series, buffer)
         sink.restart()
-        gap = _stream_groups(model, series, tiles, values, kernel, sink)
+        with count_rows(model.num_rows(series), enabled=progress) as bar:
+            gap = _stream_groups(model, series, tiles, values, kernel, sink, bar.update)
         if gap <= model.seam_tolerance:
             return gap
         buffer = _longer(buffer, gap, model.seam_tolerance)
 
 
 def _stream_groups(
-    model: Model, series: Series, tiles: Tiles, values: Array | None, kernel: Kernel, sink: Sink
+    model: Model,
+    series: Series,
+    tiles: Tiles,
+    values: Array | None,
+    kernel: Kernel,
+    sink: Sink,
+    count: Callable[[int], object],
 ) -> float:
+    """Hand rows to the sink, and their number to `count`; return the largest gap at a seam."""
     one, size = _group_runner(model, series, tiles, values, kernel)
     every_seam: list[_Seams] = []
     counted = tiles.drawn.stop - tiles.drawn.start
@@ -264,6 +275,7 @@ def _stream_groups(
         every_seam.append(seams)
         kept = np.arange(tiles.core) < counted[first : first + size, None]
         sink.write({name: value[: len(kept)][kept] for name, value in rows.items()})
+        count(int(kept.sum()))
 
     first_group = one(0)
     if first_group[1].gap > model.seam_tolerance:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sojourn._files import RunError
+from sojourn._progress import track
 from sojourn._random import child_seed
 from sojourn._validation import check_seed, check_size
 from sojourn.gradients import gradient
@@ -110,26 +111,40 @@ class Fit:
             return arviz.InferenceData(**groups)  # type: ignore[arg-type]
         return xarray.DataTree.from_dict(groups)
 
-    def score(self, data: Any, num_draws: int = _AVERAGED_DRAWS) -> float:
+    def score(
+        self, data: Any, num_draws: int = _AVERAGED_DRAWS, *, progress: bool = False
+    ) -> float:
         """Return log p(data | fit): the likelihood of (held-out) data averaged over the posterior."""
         series = self.as_series(data)
-        values = [log_likelihood(self.model, p, series) for p in self.draws(num_draws)]
+        draws = track(self.draws(num_draws), "draw", enabled=progress)
+        values = [log_likelihood(self.model, params, series) for params in draws]
         top = max(values)
         return float(top + np.log(np.mean(np.exp(np.asarray(values) - top))))
 
     def predictive_score(
-        self, data: Any, horizon: int = 10, num_draws: int = _AVERAGED_DRAWS
+        self,
+        data: Any,
+        horizon: int = 10,
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        progress: bool = False,
     ) -> float:
         """Return `sojourn.predictive_score` of (held-out) data, averaged over the posterior.
 
         The average is over the sums of log-densities, as in the paper's figures.
         """
         series = self.as_series(data)
-        values = [predictive_score(self.model, p, series, horizon) for p in self.draws(num_draws)]
+        draws = track(self.draws(num_draws), "draw", enabled=progress)
+        values = [predictive_score(self.model, params, series, horizon) for params in draws]
         return float(np.mean(values))
 
     def smooth(
-        self, data: Any, num_draws: int = _AVERAGED_DRAWS, *, out: "str | Path | None" = None
+        self,
+        data: Any,
+        num_draws: int = _AVERAGED_DRAWS,
+        *,
+        out: "str | Path | None" = None,
+        progress: bool = False,
     ) -> Any:
         """Return the law of the state at each row, averaged over the posterior.
 
@@ -137,20 +152,22 @@ class Fit:
             data: The series, as in `sample`.
             num_draws: Draws that laws are averaged over.
             out: Where to write the laws as they are made, a name that ends in .zarr or .parquet.
+            progress: Whether to show a bar, of draws or of rows written.
 
         Returns:
             The dataset of `sojourn.smooth`, or the path it was written to.
         """
         series = self.as_series(data)
         if out is not None:
-            return write_states(self.model, self.draws(num_draws), series, out)
-        drawn = self.draws(num_draws)
-        first = smooth(self.model, drawn[0], series)
+            draws = self.draws(num_draws)
+            return write_states(self.model, draws, series, out, progress=progress)
+        draws = track(self.draws(num_draws), "draw", enabled=progress)
+        first = smooth(self.model, next(draws), series)
         gaps = [first.attrs["discrepancy"]]
 
         def laws() -> Iterator[dict[str, np.ndarray]]:
             yield arrays_of(first)
-            for params in drawn[1:]:
+            for params in draws:
                 one = smooth(self.model, params, series)
                 gaps.append(one.attrs["discrepancy"])
                 yield arrays_of(one)
@@ -166,6 +183,7 @@ class Fit:
         *,
         seed: int = 0,
         out: "str | Path | None" = None,
+        progress: bool = False,
     ) -> Any:
         """Return states and their probabilities.
 
@@ -178,6 +196,7 @@ class Fit:
             seed: Which paths are drawn.
             out: Where to write the result as it is made, a name that ends in .zarr or .parquet; not for
                 paths drawn at random.
+            progress: As in `smooth`.
 
         Returns:
             The dataset of `sojourn.decode`, or the path it was written to.
@@ -186,10 +205,11 @@ class Fit:
         series = self.as_series(data)
         if out is not None:
             draws = self.draws(num_draws)
-            return write_states(self.model, draws, series, out, path=method, at=self.mean)
+            at = {"path": method, "at": self.mean}
+            return write_states(self.model, draws, series, out, **at, progress=progress)
         if method == "sample":
             return sample_paths(self.model, self.draws(num_draws), series, seed)
-        result = self.smooth(series, num_draws)
+        result = self.smooth(series, num_draws, progress=progress)
         if not self.model.has_regimes:
             return result
         if method == "viterbi":

@@ -43,6 +43,7 @@ def write_states(
     *,
     path: str | None = None,
     at: Params | None = None,
+    progress: bool = False,
 ) -> Path:
     """Write smoothed laws of states, averaged over parameters, and a path to `out`.
 
@@ -53,6 +54,7 @@ def write_states(
         out: A name that ends in .zarr or .parquet; what is there is replaced.
         path: Which path to add as `state`, if any.
         at: Parameters of the most probable path.
+        progress: Whether to show a bar of rows.
 
     Returns:
         The path written to. The largest difference at a seam is its attribute (Zarr) or metadata
@@ -90,7 +92,7 @@ def write_states(
         return found, jax.tree.map(lambda *parts: np.concatenate(parts), *edges)
 
     with writer:
-        gap = stream(raw, series, kernel, writer)
+        gap = stream(raw, series, kernel, writer, progress=progress)
         writer.finish(float("nan") if raw.regimes is not None else gap)
     return target
 

@@ -30,7 +30,14 @@ _SWEEPS = 5
 _COPIED_ROWS = 200_000
 
 
-def smooth(model: Model, params: Params, data: Any, *, out: "str | Path | None" = None) -> Any:
+def smooth(
+    model: Model,
+    params: Params,
+    data: Any,
+    *,
+    out: "str | Path | None" = None,
+    progress: bool = False,
+) -> Any:
     """Return the law of the state at each row given the whole series.
 
     Args:
@@ -39,6 +46,7 @@ def smooth(model: Model, params: Params, data: Any, *, out: "str | Path | None" 
         data: The series, as in `sample`.
         out: Where to write the result as it is made, a name that ends in .zarr or .parquet; memory then
             does not grow with what is written, and the path is returned.
+        progress: Whether to show a bar while writing.
 
     Returns:
         A dataset over `time`, all series one after the other, with the coordinates `series` and `t`, the
@@ -49,7 +57,8 @@ def smooth(model: Model, params: Params, data: Any, *, out: "str | Path | None" 
     """
     if out is not None:
         check_model(model)
-        return write_states(model, [dict(params)], as_series(data, model.emission_dim), out)
+        series = as_series(data, model.emission_dim)
+        return write_states(model, [dict(params)], series, out, progress=progress)
     series, marginals, gap = _marginals(model, params, data)
     return _dataset(model, series, model.describe_states(marginals), gap)
 
@@ -63,6 +72,7 @@ def decode(
     num_paths: int = 1,
     seed: int = 0,
     out: "str | Path | None" = None,
+    progress: bool = False,
 ) -> Any:
     """Return the most probable path, the most probable state of each row, or paths drawn at random.
 
@@ -75,6 +85,7 @@ def decode(
         num_paths: Paths to draw.
         seed: Which paths.
         out: As in `smooth`; not for paths drawn at random.
+        progress: As in `smooth`.
 
     Returns:
         The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without
@@ -85,7 +96,7 @@ def decode(
     if out is not None:
         check_model(model)
         series, one = as_series(data, model.emission_dim), dict(params)
-        return write_states(model, [one], series, out, path=method, at=one)
+        return write_states(model, [one], series, out, path=method, at=one, progress=progress)
     if method == "sample":
         check_size("num_paths", num_paths)
         series, raw, coords = _enter(model, params, data)

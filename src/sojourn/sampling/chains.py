@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn._progress import Progress
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
 from sojourn.models.base import Model
 from sojourn.runs import Arrays, Checkpoint
-from sojourn.sampling.progress import Progress
 from sojourn.sampling.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.series import Series
 from sojourn.tuning import Tuned, Watch, disperse, log_posterior

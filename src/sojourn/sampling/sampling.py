@@ -10,6 +10,7 @@ import numpy as np
 
 from sojourn._files import RunError, WriteError
 from sojourn._precision import double
+from sojourn._progress import Progress
 from sojourn._validation import check_size
 from sojourn.dynamics import Sampler
 from sojourn.gibbs import Gibbs
@@ -17,7 +18,6 @@ from sojourn.models.base import Model, check_lags, check_model
 from sojourn.results import Fit, make_fit
 from sojourn.runs import Run, create_run, open_run, versions
 from sojourn.sampling.chains import gibbs_chain, langevin_chain, statistic_names
-from sojourn.sampling.progress import Progress
 from sojourn.sampling.restoring import (
     Prepared,
     config_of,

@@ -3,9 +3,12 @@
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
+
+Item = TypeVar("Item")
 
 # Seconds between lines in a log.
 _LINE_SECONDS = 10.0
@@ -49,7 +52,7 @@ class Progress:
         self.describe("sampling")
         self._bar.reset(total)
         self._bar.initial = self._bar.n = done
-        self._before: int | None = None
+        self._before = None
         self._done, self._total = done, total
         self._began = self._said = time.monotonic()
 
@@ -78,6 +81,16 @@ class Progress:
     def _line(self, text: str) -> None:
         if self._lines:
             print(text, file=sys.stderr, flush=True)
+
+
+def track(items: Sequence[Item], unit: str, *, enabled: bool) -> Iterator[Item]:
+    """Yield the items under a bar on standard error, if that is a terminal or a notebook."""
+    return iter(tqdm(items, unit=unit, disable=None if enabled else True, dynamic_ncols=True))
+
+
+def count_rows(total: int, *, enabled: bool) -> tqdm:
+    """Return a bar of rows, as in `track`."""
+    return tqdm(total=total, unit="row", unit_scale=True, disable=None if enabled else True)
 
 
 def _short(value: Any) -> str:
