@@ -9,7 +9,7 @@ makes the gradient, `MATH.md` §2.2:
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
@@ -30,6 +31,13 @@ from sojourn.series.windows import read, weigh, window_rows
 # Windows of a full estimator that run together.
 _GROUP = 64
 
+# Share of the way from a centre along which slopes of windows are measured: much of what rounding leaves
+# of their digits, nothing beside what slopes leave of the way.
+_ALONG = 1e-4
+
+# Differences that slopes of all rows are measured from, over √T: a small part of a posterior sd.
+_SLOPE_STEP = 1e-3
+
 # Bytes of windows, and steps, that are read ahead at a time: much longer than a call takes, short beside
 # a chunk of steps.
 _FETCH_BYTES = 2**22
@@ -37,10 +45,65 @@ _FETCH_STEPS = 256
 
 
 class Center(NamedTuple):
-    """Where a control variate is exact: coordinates and the statistics of all rows there."""
+    """What a control variate expands statistics around, to first order with slopes (`MATH.md` §3.3).
+
+        Y(θ) = Y(θ̂) + Y′(θ̂) δ  +  [Y(θ) − Y(θ̂) − Y′(θ̂) δ],    δ = θ − θ̂
+
+    All rows give what stands before the bracket, windows the rest. Its noise is of the order of δ, or of
+    δ² with slopes; the slopes of windows are differences along δ.
+
+    Attributes:
+        coords: Coordinates θ̂.
+        statistics: Statistics of all rows there.
+        slopes: Their derivatives by all coordinates, as `ravel_pytree` orders them, stacked; or empty.
+    """
 
     coords: dict[str, Array]
     statistics: dict[str, Any]
+    slopes: dict[str, Any]
+
+    @property
+    def num_passes(self) -> int:
+        """How often windows are passed over for one estimate."""
+        return 3 if self.slopes else 2
+
+    def expand(self, coords: Coords) -> dict[str, Any]:
+        """Return what all rows give at other coordinates, as far as the expansion goes."""
+        if not self.slopes:
+            return self.statistics
+        delta, _ = ravel_pytree(self._from(coords))
+        return jax.tree.map(
+            lambda s, slope: s + jnp.tensordot(delta, slope, axes=1), self.statistics, self.slopes
+        )
+
+    def remainder(self, at: Callable[[Coords], Any], coords: Coords) -> dict[str, Any]:
+        """Return what is left of statistics `at` coordinates, all places in one pass."""
+        places = [dict(coords), self.coords]
+        if self.slopes:
+            along = jax.tree.map(lambda u, d: u + _ALONG * d, self.coords, self._from(coords))
+            places.append(along)
+        found = jax.vmap(at)(jax.tree.map(lambda *parts: jnp.stack(parts), *places))
+        left = jax.tree.map(lambda y: y[0] - y[1], found)
+        if not self.slopes:
+            return left
+        return jax.tree.map(lambda rest, y: rest - (y[2] - y[1]) / _ALONG, left, found)
+
+    def _from(self, coords: Coords) -> dict[str, Array]:
+        """Return the way to other coordinates."""
+        return jax.tree.map(jnp.subtract, dict(coords), self.coords)
+
+
+def measure_slopes(
+    model: Model, series: Series, coords: Coords, statistics: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the slopes of a `Center`, from differences of a full pass for each coordinate."""
+    flat, unravel = ravel_pytree(dict(coords))
+    step = _SLOPE_STEP / float(np.sqrt(model.num_rows(series)))
+    slopes = []
+    for i in range(flat.size):
+        moved, _ = full_statistics(model, unravel(flat.at[i].add(step)), series)
+        slopes.append(jax.tree.map(lambda y, at: (y - at) / step, moved, statistics))
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *slopes)
 
 
 class Source(NamedTuple):
@@ -101,10 +164,8 @@ class Estimator:
         at = functools.partial(self.model.statistics, key_states, batch=batch, missing=self.missing)
         if source.center is None:
             return at(coords)
-        # Control variate on the statistics (`MATH.md` §3.3): the same windows, in one pass for both.
-        both = jax.tree.map(lambda a, b: jnp.stack([a, b]), dict(coords), source.center.coords)
-        pair = jax.vmap(at)(both)
-        return jax.tree.map(lambda s, p: s + p[0] - p[1], source.center.statistics, pair)
+        center = source.center
+        return jax.tree.map(jnp.add, center.expand(coords), center.remainder(at, coords))
 
     def _full(self, tiles: Batch, key: Array, coords: Coords) -> dict[str, Any]:
         keys = jax.random.split(key, tiles.weight.shape[0])

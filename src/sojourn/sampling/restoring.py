@@ -132,7 +132,8 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             key = jax.random.key(0)
             given = fetch(estimator, source, jax.random.split(key)[0])
             like = jax.eval_shape(estimator, given, key, center)
-            control = fill("control", Center({}, like), arrays)
+            slopes = like if any(name.startswith("control/slopes/") for name in arrays) else {}
+            control = fill("control", Center({}, like, slopes), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
     tuned = Tuned(
         sampler=decode(facts["sampler"]),

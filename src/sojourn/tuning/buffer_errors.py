@@ -56,12 +56,13 @@ def _window_gradients(
     if buffer is not None:
         batch = _cut(batch, buffer, model.num_lags).near
 
-    statistics = estimator.by_window(key_states, coords, batch)
-    if source.center is not None:
-        W = batch.weight.shape[1]
-        share = jax.tree.map(lambda s: s / W, source.center.statistics)
-        there = estimator.by_window(key_states, source.center.coords, batch)
-        statistics = jax.tree.map(lambda s, a, b: s + a - b, share, statistics, there)
+    at = functools.partial(estimator.by_window, key_states, batch=batch)
+    if source.center is None:
+        statistics = at(coords)
+    else:
+        W, center = batch.weight.shape[1], source.center
+        share, rest = center.expand(coords), center.remainder(at, coords)
+        statistics = jax.tree.map(lambda s, r: s / W + r, share, rest)
     return jax.vmap(whitened(model, sampler, coords, metric))(statistics)
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from sojourn.dynamics import (
     SGHMC,
@@ -27,7 +28,7 @@ from sojourn.dynamics import (
     own_blocks,
     push,
 )
-from sojourn.gradients import Center, Estimator, Source, full, windowed
+from sojourn.gradients import Center, Estimator, Source, full, measure_slopes, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
 from sojourn.tuning.buffer_errors import whitened, window_gradients
@@ -54,6 +55,9 @@ _FULL_ROWS = 4096
 # Windows of a step: the fewest worth its fixed cost, and the most.
 _MIN_BATCH = 16
 _MAX_BATCH = 4096
+
+# Steps within which slopes of a control variate pay back the passes that they take.
+_PAID_BACK = 1000
 
 # Rows of a window that count: as few as this many buffers, as the rows of a window run one after the
 # other and windows at once; within bounds.
@@ -204,6 +208,11 @@ class _Steps(NamedTuple):
         """Largest variance in a direction."""
         return float(np.linalg.eigvalsh(self.covariance)[-1]) if self.covariance.size else 0.0
 
+    @property
+    def num_passes(self) -> int:
+        """How often a step passes over its windows."""
+        return 1 if self.source.center is None else self.source.center.num_passes
+
 
 def _from_windows(
     model: Model,
@@ -220,25 +229,58 @@ def _from_windows(
     if control_variate is not True:
         sources.append(source)
     if control_variate is not False:
-        sources.append(source._replace(center=Center(mode.coords, mode.statistics)))
-    found = [
-        _Steps(estimator, s, gradient_noise(estimator, sampler, s, mode.coords, mode.metric, key))
-        for s in sources
-    ]
-    return min(found, key=lambda steps: steps.noise)
+        sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
+    found = [_measured(estimator, s, sampler, mode, key) for s in sources]
+    best = min(found, key=lambda steps: steps.noise)
+    return _with_slopes(best, series, sampler, mode, key)
+
+
+def _measured(
+    estimator: Estimator, source: Source, sampler: Sampler, mode: Mode, key: Array
+) -> _Steps:
+    noise = gradient_noise(estimator, sampler, source, mode.coords, mode.metric, key)
+    return _Steps(estimator, source, noise)
+
+
+def _with_slopes(steps: _Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> _Steps:
+    """Return steps whose control variate has slopes, if that saves more rows than it costs."""
+    estimator, source, _ = steps
+    if source.center is None or series.streams:
+        return steps
+    zeros, size = _zero_slopes(mode), estimator.rows
+    trial = source._replace(center=source.center._replace(slopes=zeros))
+    quiet = _measured(estimator, trial, sampler, mode, key)
+    rows = [_batch_for(one, sampler, mode) * size * one.num_passes for one in (steps, quiet)]
+    d = ravel_pytree(mode.coords)[0].size
+    if d * mode.metric.num_rows > _PAID_BACK * (rows[0] - rows[1]):
+        return steps
+    slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
+    return quiet._replace(source=source._replace(center=source.center._replace(slopes=slopes)))
+
+
+def _zero_slopes(mode: Mode) -> dict[str, Any]:
+    d = ravel_pytree(mode.coords)[0].size
+    return jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
+
+
+def _batch_for(steps: _Steps, sampler: Sampler, mode: Mode) -> int:
+    """Return the windows of a step that keep noise from limiting the step size."""
+    model, windows = steps.estimator.model, steps.estimator.windows
+    if sampler.step_size != "auto":
+        return windows.batch
+    share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
+    allowed = _allowed_noise(model, sampler, mode, steps.source)
+    return max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
 
 
 def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: bool) -> _Steps | None:
     """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
     estimator, source, covariance = steps
-    model, windows = estimator.model, estimator.windows
+    windows = estimator.windows
     if sampler.step_size != "auto":
         return steps
-    share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
-    allowed = _allowed_noise(model, sampler, mode, source)
-    batch = max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
-    num_passes = 1 if source.center is None else 2
-    if may_take_all and batch * estimator.rows * num_passes >= mode.metric.num_rows:
+    batch = _batch_for(steps, sampler, mode)
+    if may_take_all and batch * estimator.rows * steps.num_passes >= mode.metric.num_rows:
         return None
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
