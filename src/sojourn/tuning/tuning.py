@@ -38,6 +38,10 @@ from sojourn.tuning.modes import Mode, find_mode, place
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
+
+# That of a control variate's noise at twice the posterior's distance from the centre: it grows with the
+# distance, and where it outweighs the drift a chain would be lost.
+_FAR_EXCESS = 0.1
 _MADE_UP_FOR = 0.15
 
 # Variation of the curvature above which the posterior is too wide for what is measured near its mode:
@@ -197,16 +201,22 @@ def _can_turn(model: Model, mode: Mode, steps: "_Steps") -> bool:
 
 
 class _Steps(NamedTuple):
-    """An estimator, what it reads, and Eᵀ Σ_g E / T of its gradients' noise."""
+    """An estimator, what it reads, and Eᵀ Σ_g E / T of its gradients' noise: typical, and far out."""
 
     estimator: Estimator
     source: Source
     covariance: np.ndarray
+    far: np.ndarray
 
     @property
     def noise(self) -> float:
         """Largest variance in a direction."""
-        return float(np.linalg.eigvalsh(self.covariance)[-1]) if self.covariance.size else 0.0
+        return _largest(self.covariance)
+
+    def excess(self, sampler: Sampler, epsilon: float, allowed: float) -> float:
+        """Return by how much noise is more than allowed, typically or far out, as a factor."""
+        share = sampler.noise_share(epsilon, self.noise) / allowed
+        return max(share, sampler.noise_share(epsilon, _largest(self.far)) / _FAR_EXCESS)
 
     @property
     def num_passes(self) -> int:
@@ -235,16 +245,23 @@ def _from_windows(
     return _with_slopes(best, series, sampler, mode, key)
 
 
+def _largest(covariance: np.ndarray) -> float:
+    return float(np.linalg.eigvalsh(covariance)[-1]) if covariance.size else 0.0
+
+
 def _measured(
     estimator: Estimator, source: Source, sampler: Sampler, mode: Mode, key: Array
 ) -> _Steps:
-    noise = gradient_noise(estimator, sampler, source, mode.coords, mode.metric, key)
-    return _Steps(estimator, source, noise)
+    """Measure the noise where chains go and, of a control variate, twice as far out."""
+    at = (estimator, sampler, source, mode.coords, mode.metric, key)
+    typical = gradient_noise(*at)
+    far = np.zeros((0, 0)) if source.center is None else gradient_noise(*at, spread=2.0)
+    return _Steps(estimator, source, typical, far)
 
 
 def _with_slopes(steps: _Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> _Steps:
     """Return steps whose control variate has slopes, if that saves more rows than it costs."""
-    estimator, source, _ = steps
+    estimator, source = steps.estimator, steps.source
     if source.center is None or series.streams:
         return steps
     zeros, size = _zero_slopes(mode), estimator.rows
@@ -268,14 +285,14 @@ def _batch_for(steps: _Steps, sampler: Sampler, mode: Mode) -> int:
     model, windows = steps.estimator.model, steps.estimator.windows
     if sampler.step_size != "auto":
         return windows.batch
-    share = sampler.noise_share(_largest_step(sampler, model, mode), steps.noise)
     allowed = _allowed_noise(model, sampler, mode, steps.source)
-    return max(_MIN_BATCH, int(np.ceil(windows.batch * share / allowed)))
+    excess = steps.excess(sampler, _largest_step(sampler, model, mode), allowed)
+    return max(_MIN_BATCH, int(np.ceil(windows.batch * excess)))
 
 
 def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: bool) -> _Steps | None:
     """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
-    estimator, source, covariance = steps
+    estimator = steps.estimator
     windows = estimator.windows
     if sampler.step_size != "auto":
         return steps
@@ -284,7 +301,8 @@ def _fit_batch(sampler: Sampler, steps: _Steps, mode: Mode, *, may_take_all: boo
         return None
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
-    return _Steps(estimator, source, covariance * windows.batch / batch)
+    share = windows.batch / batch
+    return _Steps(estimator, steps.source, steps.covariance * share, steps.far * share)
 
 
 def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> _Steps:
@@ -293,7 +311,7 @@ def _from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: A
     noise = np.zeros((0, 0))
     if model.regimes is not None:
         noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
-    return _Steps(estimator, source, noise)
+    return _Steps(estimator, source, noise, np.zeros((0, 0)))
 
 
 def _allowed_noise(model: Model, sampler: Sampler, mode: Mode, source: Source) -> float:
@@ -330,7 +348,7 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, steps: _Steps) -> floa
         return float(sampler.step_size)
     epsilon = _largest_step(sampler, model, mode)
     allowed = _allowed_noise(model, sampler, mode, steps.source)
-    while sampler.noise_share(epsilon, steps.noise) > allowed:
+    while steps.excess(sampler, epsilon, allowed) > 1:
         epsilon *= 0.9
     return float(epsilon)
 
@@ -362,13 +380,16 @@ def gradient_noise(
     center: Coords,
     metric: Metric,
     key: Array,
+    spread: float = 1.0,
 ) -> np.ndarray:
     """Return Eᵀ Σ_g E / T of one step's gradient, measured where chains go.
 
     A control variate is exact at its centre, so its noise must be measured away from it: at places
-    with the spread of the posterior, or twice the complete-data one where only that is known.
+    with the spread of the posterior, or twice the complete-data one where only that is known; or with
+    some times that.
     """
     white, batch = [], estimator.windows.batch
+    sds = 1.0 if metric.root else 2.0
     # At least two windows at each place, so that their spread does not include that of the places.
     W = max(2, estimator.windows.batch)
     estimator = dataclasses.replace(
@@ -377,7 +398,7 @@ def gradient_noise(
     keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
     for k in keys:
         key_place, key_windows = jax.random.split(k)
-        place = disperse(estimator.model, center, metric, key_place, 1.0 if metric.root else 2.0)
+        place = disperse(estimator.model, center, metric, key_place, spread * sds)
         found = window_gradients(estimator, sampler, source, key_windows, place, metric)
         white.append(np.asarray(found))
     deviations = np.concatenate([w - w.mean(0) for w in white])
