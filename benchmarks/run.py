@@ -13,6 +13,8 @@ if __name__ == "__main__":
     pin()
     keep_memory()
 
+import dataclasses
+import functools
 import importlib.metadata
 import platform
 import time
@@ -35,11 +37,16 @@ from peers import (
 import sojourn as sj
 from sojourn.batch import Batch
 from sojourn.dynamics import State
-from sojourn.gibbs import Sweep
+from sojourn.gibbs import Sweep, make_sweep
 from sojourn.gradients import Estimator, Source, windowed
 from sojourn.passes.passes import state_marginals, total_score
 from sojourn.sampling.chains import _advance
-from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
+from sojourn.synthetic import (
+    alternating_rotations,
+    reversed_cycles,
+    rotating_state,
+    switching_rotations,
+)
 from sojourn.tuning.modes import place
 
 ROWS = 1_000_000
@@ -61,17 +68,18 @@ class Line(NamedTuple):
 
 
 def main() -> None:
-    """Run all comparisons, print the table and write it beside this file."""
+    """Run all comparisons, print the table and write it beside this file; or print those asked for."""
+    asked = sys.argv[1:]
     lines = ["| what | sojourn | best peer | ratio | target | met? |", "|---|---|---|---|---|---|"]
     _show(*lines)
     with jax.enable_x64(True):
-        sections = (passes, linear_passes, long_passes, gradients, linear_gradients, steps, gibbs)
-        for section in (*sections, buffers, scaling, imports):
+        for section in SECTIONS if not asked else [s for s in SECTIONS if s.__name__ in asked]:
             for line in section():
                 lines.append(_format(line))
                 _show(lines[-1])
-    text = "\n".join([*lines, "", _machine(), ""])
-    (Path(__file__).parent / "results.md").write_text(text)
+    if not asked:
+        text = "\n".join([*lines, "", _machine(), ""])
+        (Path(__file__).parent / "results.md").write_text(text)
     _show("", _machine())
 
 
@@ -185,9 +193,40 @@ def _once(
     return _line(what, peer[0], seconds[1], seconds[0], LONG_ROWS, target)
 
 
+def switching() -> Iterator[Line]:
+    """An SLDS gradient of one sweep beside the ARHMM's on windows alike; a sweep over all rows."""
+    windows, key = sj.Windows(length=10, buffer=10, batch=64), jax.random.key(0)
+    model, params = switching_rotations()
+    one = dataclasses.replace(model, num_particles=1, num_burnin=0, num_draws=1)
+    calls = {}
+    for name, own in {"ARHMM": None, "one sweep": one, "default": model}.items():
+        own, truth = alternating_rotations() if own is None else (own, params)
+        series = sj.as_series(own.simulate(truth, 100_000, seed=1)[1])
+        coords = {n: jnp.asarray(u) for n, u in own.to_coords(truth).items()}
+        estimator, source = windowed(own, series, windows)
+        calls[name] = functools.partial(_estimate_gradient, estimator, source, key, coords)
+    seconds = least_seconds(calls)
+    what, rows = "gradient, SLDS K=n=m=2, 64 windows of 30 rows, ", 64 * 30
+    for name, target in {"one sweep": 0.1, "default": None}.items():
+        own = seconds[name]
+        yield _line(f"{what}{name}", "our ARHMM", seconds["ARHMM"], own, rows, target)
+    series = sj.as_series(model.simulate(params, ROWS, seed=1)[1])
+    sweep, coords = make_sweep(model, series), model.to_coords(params)
+    sweep(key, coords)  # compiles, and draws the states that later sweeps begin from
+    own = least_seconds({"sweep": lambda: sweep(key, coords)}, budget=20.0)["sweep"]
+    yield Line("Gibbs sweep, SLDS K=n=m=2, T=10⁶", f"{own:.1f} s", "", None, "< 10 s", own < 10)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _estimate_gradient(estimator: Estimator, source: Source, key: Any, coords: Any) -> Any:
+    return estimator.model.gradient(coords, estimator(source, key, coords))
+
+
 def buffers() -> Iterator[Line]:
     """Choosing a buffer on 10⁶ rows, compiled before."""
-    for name, (model, params) in (("HMM K=8", reversed_cycles()), ("LGSSM", rotating_state())):
+    cases = {"HMM K=8": reversed_cycles, "LGSSM": rotating_state, "SLDS": switching_rotations}
+    for name, make in cases.items():
+        model, params = make()
         y = model.simulate(params, ROWS, seed=1)[1]
         choose = lambda m=model, p=params, y=y: sj.choose_buffer(m, p, y)  # noqa: E731
         own = least_seconds({"ours": choose}, budget=5.0)["ours"]
@@ -283,6 +322,12 @@ def imports() -> Iterator[Line]:
     extra = seconds["sojourn"] - seconds["jax"]
     what = "`import sojourn` beyond `import jax`"
     yield Line(what, f"{extra:.2f} s", f"{seconds['jax']:.2f} s (jax)", None, "", None)
+
+
+SECTIONS = (
+    *(passes, linear_passes, long_passes, gradients, linear_gradients, switching, steps, gibbs),
+    *(buffers, scaling, imports),
+)
 
 
 def _arhmm(windows: sj.Windows, rows: int) -> tuple[Estimator, Source, Any, Any]:
