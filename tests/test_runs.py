@@ -111,6 +111,16 @@ def test_a_buffer_too_short_where_chains_are_grows_and_is_resumed(tmp_path, monk
     assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
 
 
+def test_slopes_of_a_control_variate_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "_PAID_BACK", 1e12)
+    y = MODEL.simulate(TRUTH, 5000, seed=1)[1]
+    whole = sj.sample(MODEL, y, num_samples=8, **SETTINGS)
+    sj.sample(MODEL, y, num_samples=3, out=tmp_path / "run", **SETTINGS)
+    with np.load(tmp_path / "run" / "tuned.npz") as kept:
+        assert any(name.startswith("control/slopes/") for name in kept)
+    assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
+
+
 class Crash(BaseException):
     """The end of the process, as far as files can tell."""
 
