@@ -2,8 +2,9 @@
 
 from sojourn.tuning.buffers import TOLERANCE, BufferChoice, Watch, choose_buffer, gradient_error
 from sojourn.tuning.modes import place
+from sojourn.tuning.noise import disperse
 from sojourn.tuning.starts import find_start, log_posterior
-from sojourn.tuning.tuning import Tuned, disperse, tune
+from sojourn.tuning.tuning import Tuned, tune
 
 __all__ = [
     "TOLERANCE",

@@ -1,0 +1,110 @@
+"""How noisy gradients are where chains go."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sojourn.dynamics import Metric, Sampler, dimension, own_blocks, push
+from sojourn.gradients import Estimator, Source
+from sojourn.models.base import Coords, Model
+from sojourn.tuning.buffer_errors import whitened, window_gradients
+
+# Windows that noise is measured from.
+_NOISE_WINDOWS = 1024
+
+# Full gradients that Monte Carlo noise is measured from.
+_NOISE_REPEATS = 40
+
+
+def gradient_noise(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    center: Coords,
+    metric: Metric,
+    key: Array,
+    spread: float = 1.0,
+) -> np.ndarray:
+    """Return Eᵀ Σ_g E / T of one step's gradient, measured where chains go.
+
+    A control variate is exact at its centre, so its noise must be measured away from it: at places
+    with the spread of the posterior, or twice the complete-data one where only that is known; or with
+    some times that.
+    """
+    white, batch = [], estimator.windows.batch
+    sds = 1.0 if metric.root else 2.0
+    # At least two windows at each place, so that their spread does not include that of the places.
+    W = max(2, estimator.windows.batch)
+    estimator = dataclasses.replace(
+        estimator, windows=dataclasses.replace(estimator.windows, batch=W)
+    )
+    keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
+    for k in keys:
+        key_place, key_windows = jax.random.split(k)
+        place = disperse(estimator.model, center, metric, key_place, spread * sds)
+        found = window_gradients(estimator, sampler, source, key_windows, place, metric)
+        white.append(np.asarray(found))
+    deviations = np.concatenate([w - w.mean(0) for w in white])
+    count = len(deviations) - len(white)
+    # The sum over W windows varies W times as much as one of them, each of which is over W.
+    covariance = W * deviations.T @ deviations / count * (W / batch)
+    return covariance / float(metric.num_rows)
+
+
+def monte_carlo_noise(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    center: Coords,
+    metric: Metric,
+    key: Array,
+) -> np.ndarray:
+    """Return Eᵀ Σ_g E / T of a full gradient whose expectations are Monte Carlo averages."""
+    white = np.stack(
+        [
+            np.asarray(_full_gradient(estimator, sampler, source, k, center, metric))
+            for k in jax.random.split(key, _NOISE_REPEATS)
+        ]
+    )
+    return np.cov(white, rowvar=False).reshape(white.shape[1], -1) / float(metric.num_rows)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _full_gradient(
+    estimator: Estimator,
+    sampler: Sampler,
+    source: Source,
+    key: Array,
+    coords: Coords,
+    metric: Metric,
+) -> Array:
+    statistics = estimator(source, key, coords)
+    return whitened(estimator.model, sampler, coords, metric)(statistics)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def disperse(
+    model: Model, center: Coords, metric: Metric, key: Array, sds: float = 2.0
+) -> dict[str, Array]:
+    """Return coordinates some posterior sds from the centre, as far as the metric tells."""
+    # Directions that the data hardly inform are not moved further than the prior's order of one.
+    key, key_root = jax.random.split(key)
+    moved: dict[str, Array] = {}
+    if metric.root:
+        r = jax.random.normal(key_root, (dimension(metric.root),))
+        far = push(center, metric.root, sds * r / jnp.sqrt(metric.num_rows))
+        moved = {n: center[n] + jnp.clip(u - center[n], -1, 1) for n, u in far.items()}
+    block_keys = dict(zip(model.blocks, jax.random.split(key, len(model.blocks)), strict=True))
+    for block in own_blocks(model, metric):
+        own = {n: jnp.asarray(center[n]) for n in block.names}
+        keys = dict(zip(own, jax.random.split(block_keys[block], len(own)), strict=True))
+        noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
+        step = block.sqrt_metric(own, noise, metric.pilots[block.names[0]])
+        moved |= {
+            n: own[n] + jnp.clip(sds * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own
+        }
+    return moved

@@ -1,0 +1,192 @@
+"""What a step reads, how noisy that makes it, and how long steps may be.
+
+Noise falls as one over the batch: as many windows are drawn as keep it from limiting the step, or all
+rows are taken where these are fewer.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, Shape, own_blocks
+from sojourn.gradients import Center, Estimator, Source, full, measure_slopes, windowed
+from sojourn.models.base import Model
+from sojourn.series import Series, Windows
+from sojourn.tuning.curvature import complete_root
+from sojourn.tuning.modes import Mode
+from sojourn.tuning.noise import gradient_noise, monte_carlo_noise
+
+# Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
+_EXCESS = 0.05
+
+# That of a control variate's noise at twice the posterior's distance from the centre: it grows with the
+# distance, and where it outweighs the drift a chain would be lost.
+_FAR_EXCESS = 0.1
+_MADE_UP_FOR = 0.15
+
+# Variation of the curvature above which the posterior is too wide for what is measured near its mode:
+# a control variate would be exact at the centre and worse than none in the tails.
+WIDE = 1.0
+
+# Windows of a step: the fewest worth its fixed cost, and the most.
+_MIN_BATCH = 16
+_MAX_BATCH = 4096
+
+# Steps within which slopes of a control variate pay back the passes that they take.
+_PAID_BACK = 1000
+
+
+class Steps(NamedTuple):
+    """An estimator, what it reads, and Eᵀ Σ_g E / T of its gradients' noise: typical, and far out."""
+
+    estimator: Estimator
+    source: Source
+    covariance: np.ndarray
+    far: np.ndarray
+
+    @property
+    def noise(self) -> float:
+        """Largest variance in a direction."""
+        return _largest(self.covariance)
+
+    def excess(self, sampler: Sampler, epsilon: float, allowed: float) -> float:
+        """Return by how much noise is more than allowed, typically or far out, as a factor."""
+        share = sampler.noise_share(epsilon, self.noise) / allowed
+        return max(share, sampler.noise_share(epsilon, _largest(self.far)) / _FAR_EXCESS)
+
+    @property
+    def num_passes(self) -> int:
+        """How often a step passes over its windows."""
+        return 1 if self.source.center is None else self.source.center.num_passes
+
+
+def from_windows(
+    model: Model,
+    series: Series,
+    sampler: Sampler,
+    windows: Windows,
+    control_variate: bool | str,
+    mode: Mode,
+    key: Array,
+) -> Steps:
+    """Return steps on windows, with a control variate if that is asked for or lowers the noise."""
+    estimator, source = windowed(model, series, windows)
+    sources = []
+    if control_variate is not True:
+        sources.append(source)
+    if control_variate is not False:
+        sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
+    found = [_measured(estimator, s, sampler, mode, key) for s in sources]
+    best = min(found, key=lambda steps: steps.noise)
+    return _with_slopes(best, series, sampler, mode, key)
+
+
+def _largest(covariance: np.ndarray) -> float:
+    return float(np.linalg.eigvalsh(covariance)[-1]) if covariance.size else 0.0
+
+
+def _measured(
+    estimator: Estimator, source: Source, sampler: Sampler, mode: Mode, key: Array
+) -> Steps:
+    """Measure the noise where chains go and, of a control variate, twice as far out."""
+    at = (estimator, sampler, source, mode.coords, mode.metric, key)
+    typical = gradient_noise(*at)
+    far = np.zeros((0, 0)) if source.center is None else gradient_noise(*at, spread=2.0)
+    return Steps(estimator, source, typical, far)
+
+
+def _with_slopes(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
+    """Return steps whose control variate has slopes, if that saves more rows than it costs."""
+    estimator, source = steps.estimator, steps.source
+    if source.center is None or series.streams:
+        return steps
+    zeros, size = _zero_slopes(mode), estimator.rows
+    trial = source._replace(center=source.center._replace(slopes=zeros))
+    quiet = _measured(estimator, trial, sampler, mode, key)
+    rows = [_batch_for(one, sampler, mode) * size * one.num_passes for one in (steps, quiet)]
+    d, T = ravel_pytree(mode.coords)[0].size, mode.metric.num_rows
+    if d * T > _PAID_BACK * (min(rows[0], T) - rows[1]):
+        return steps
+    slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
+    return quiet._replace(source=source._replace(center=source.center._replace(slopes=slopes)))
+
+
+def _zero_slopes(mode: Mode) -> dict[str, Any]:
+    d = ravel_pytree(mode.coords)[0].size
+    return jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
+
+
+def _batch_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:
+    """Return the windows of a step that keep noise from limiting the step size."""
+    model, windows = steps.estimator.model, steps.estimator.windows
+    if sampler.step_size != "auto":
+        return windows.batch
+    allowed = allowed_noise(model, sampler, mode, steps.source)
+    excess = steps.excess(sampler, largest_step(sampler, model, mode), allowed)
+    return max(_MIN_BATCH, int(np.ceil(windows.batch * excess)))
+
+
+def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool) -> Steps | None:
+    """Return steps with as many windows as their noise asks for, or None if all rows are fewer."""
+    estimator = steps.estimator
+    windows = estimator.windows
+    if sampler.step_size != "auto":
+        return steps
+    batch = _batch_for(steps, sampler, mode)
+    if may_take_all and batch * estimator.rows * steps.num_passes >= mode.metric.num_rows:
+        return None
+    batch = min(batch, _MAX_BATCH)
+    estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
+    share = windows.batch / batch
+    return Steps(estimator, steps.source, steps.covariance * share, steps.far * share)
+
+
+def from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
+    """Return steps on all rows."""
+    estimator, source = full(model, series, mode.tiles)
+    noise = np.zeros((0, 0))
+    if model.regimes is not None:
+        noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
+    return Steps(estimator, source, noise, np.zeros((0, 0)))
+
+
+def allowed_noise(model: Model, sampler: Sampler, mode: Mode, source: Source) -> float:
+    """Return the share of noise that the step size may leave.
+
+    Noise that steps make up for is known as it is on average, and not where chains are, if the
+    posterior is wide. That of a control variate grows with the distance from its centre: much of it
+    would make the tails heavy, and lose a chain in them.
+    """
+    known = makes_up_for_noise(model, sampler, mode.metric) and mode.shape.variation <= WIDE
+    known = known and source.center is None
+    return _MADE_UP_FOR if known else _EXCESS
+
+
+def makes_up_for_noise(model: Model, sampler: Sampler, metric: Metric) -> bool:
+    """Whether steps inject less noise to make up for that of the gradients."""
+    return isinstance(sampler, SGRLD) and not own_blocks(model, metric)
+
+
+def largest_step(sampler: Sampler, model: Model, mode: Mode) -> float:
+    """Return the largest ε with a small error of discretisation."""
+    return sampler.largest_step(model, mode.metric, shape_for(sampler, model, mode))
+
+
+def shape_for(sampler: Sampler, model: Model, mode: Mode) -> Shape:
+    """Return the shape in the sampler's metric; for SGLD, that of complete data bounds it."""
+    if not isinstance(sampler, SGLD):
+        return mode.shape
+    return mode.shape._replace(curvature=_complete_curvature(model, mode))
+
+
+def _complete_curvature(model: Model, mode: Mode) -> float:
+    """Return the largest eigenvalue of the complete-data information per row."""
+    names = tuple(block.names[0] for block in model.blocks)
+    root = complete_root(model, mode.coords, mode.metric.pilots, names, 1.0)
+    smallest = np.linalg.svd(np.concatenate(list(root.values())), compute_uv=False)[-1]
+    return float(smallest**-2)
