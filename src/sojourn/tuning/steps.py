@@ -5,7 +5,8 @@ rows are taken where these are fewer.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,11 @@ from sojourn.tuning.noise import gradient_noise, monte_carlo_noise
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
+_MADE_UP_FOR = 0.15
 
 # That of a control variate's noise at twice the posterior's distance from the centre: it grows with the
 # distance, and where it outweighs the drift a chain would be lost.
 _FAR_EXCESS = 0.1
-_MADE_UP_FOR = 0.15
 
 # Variation of the curvature above which the posterior is too wide for what is measured near its mode:
 # a control variate would be exact at the centre and worse than none in the tails.
@@ -36,6 +37,7 @@ WIDE = 1.0
 # Windows of a step: the fewest worth its fixed cost, and the most.
 _MIN_BATCH = 16
 _MAX_BATCH = 4096
+_BEYOND = 2**40  # stands for more than there could be
 
 # Steps within which slopes of a control variate pay back the passes that they take.
 _PAID_BACK = 1000
@@ -87,6 +89,8 @@ def from_windows(
 
 
 def _largest(covariance: np.ndarray) -> float:
+    if not np.isfinite(covariance).all():
+        return math.inf
     return float(np.linalg.eigvalsh(covariance)[-1]) if covariance.size else 0.0
 
 
@@ -105,20 +109,25 @@ def _with_slopes(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key
     estimator, source = steps.estimator, steps.source
     if source.center is None or series.streams:
         return steps
-    zeros, size = _zero_slopes(mode), estimator.rows
-    trial = source._replace(center=source.center._replace(slopes=zeros))
-    quiet = _measured(estimator, trial, sampler, mode, key)
-    rows = [_batch_for(one, sampler, mode) * size * one.num_passes for one in (steps, quiet)]
     d, T = ravel_pytree(mode.coords)[0].size, mode.metric.num_rows
-    if d * T > _PAID_BACK * (min(rows[0], T) - rows[1]):
+    # Noise is what windows differ by: the slopes of all rows need not be known for it.
+    zeros = jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
+    center = source.center._replace(slopes=zeros)
+    # At best as few windows as a step may have.
+    best = _MIN_BATCH * estimator.rows * center.num_passes
+    most = min(_rows_for(steps, sampler, mode), T) - d * T / _PAID_BACK
+    if most < best:
+        return steps
+    quiet = _measured(estimator, source._replace(center=center), sampler, mode, key)
+    if most < _rows_for(quiet, sampler, mode):
         return steps
     slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
-    return quiet._replace(source=source._replace(center=source.center._replace(slopes=slopes)))
+    return quiet._replace(source=source._replace(center=center._replace(slopes=slopes)))
 
 
-def _zero_slopes(mode: Mode) -> dict[str, Any]:
-    d = ravel_pytree(mode.coords)[0].size
-    return jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
+def _rows_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:
+    """Return the rows that a step with as many windows as it needs passes over."""
+    return _batch_for(steps, sampler, mode) * steps.estimator.rows * steps.num_passes
 
 
 def _batch_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:
@@ -128,7 +137,8 @@ def _batch_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:
         return windows.batch
     allowed = allowed_noise(model, sampler, mode, steps.source)
     excess = steps.excess(sampler, largest_step(sampler, model, mode), allowed)
-    return max(_MIN_BATCH, int(np.ceil(windows.batch * excess)))
+    wanted = np.ceil(windows.batch * excess)
+    return int(np.clip(np.nan_to_num(wanted, nan=_MIN_BATCH), _MIN_BATCH, _BEYOND))
 
 
 def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool) -> Steps | None:
@@ -138,7 +148,7 @@ def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool)
     if sampler.step_size != "auto":
         return steps
     batch = _batch_for(steps, sampler, mode)
-    if may_take_all and batch * estimator.rows * steps.num_passes >= mode.metric.num_rows:
+    if may_take_all and _rows_for(steps, sampler, mode) >= mode.metric.num_rows:
         return None
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))

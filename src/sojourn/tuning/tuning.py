@@ -37,6 +37,9 @@ from sojourn.tuning.steps import (
 _SLOW = 0.3
 _FRICTION = 0.25
 
+# Steps that would have to be shorter than this are a sign that something is not finite.
+_SHORTEST = 1e-9
+
 # Up to this many rows a full pass costs no more than a good batch of windows.
 _FULL_ROWS = 4096
 
@@ -228,6 +231,8 @@ def step_size(sampler: Sampler, model: Model, mode: Mode, steps: Steps) -> float
     allowed = allowed_noise(model, sampler, mode, steps.source)
     while steps.excess(sampler, epsilon, allowed) > 1:
         epsilon *= 0.9
+        if epsilon < _SHORTEST:
+            return math.nan
     return float(epsilon)
 
 
