@@ -215,10 +215,15 @@ def _average(
     sides = [push(coords, root, jnp.asarray(side)) for side in (-away, away)]
     found = [here, *(measure(estimator, source, key_states, side, root) for side in sides)]
     found = [K for K in found if np.isfinite(K).all()]
-    average = decompose(np.mean(found, axis=0), root)
+    mean = np.mean(found, axis=0)
+    average = decompose(mean, root)
     spread = average.spread()
-    values = np.array([np.linalg.eigvalsh(spread.T @ K @ spread) for K in found])
-    return average, Shape(float(values.max()), float(np.abs(values - 1).max()))
+
+    def largest(K: np.ndarray) -> float:
+        return float(np.abs(np.linalg.eigvalsh(spread.T @ K @ spread)).max())
+
+    # Differences to the mean itself: directions flatter than the metric allows for change nothing.
+    return average, Shape(max(map(largest, found)), max(largest(K - mean) for K in found))
 
 
 def _constant(metric: Metric, root: dict[str, Array], spread: np.ndarray) -> Metric:
