@@ -1,5 +1,7 @@
 """Side by side with peers, in one run, on one core: prints a table and writes it to results.md.
 
+`python benchmarks/run.py passes gibbs` prints some sections and writes nothing.
+
 Both sides take turns, so that a busy machine hits them alike; results are checked to agree before they
 are timed. Times depend on the machine, ratios far less.
 """
@@ -69,7 +71,9 @@ class Line(NamedTuple):
 
 def main() -> None:
     """Run all comparisons, print the table and write it beside this file; or print those asked for."""
-    asked = sys.argv[1:]
+    asked, names = sys.argv[1:], [section.__name__ for section in SECTIONS]
+    if not set(asked) <= set(names):
+        sys.exit(f"unknown section; choose from {', '.join(names)}")
     lines = ["| what | sojourn | best peer | ratio | target | met? |", "|---|---|---|---|---|---|"]
     _show(*lines)
     with jax.enable_x64(True):

@@ -16,7 +16,8 @@ from sojourn.gradients import windowed
 from sojourn.messages import discrete
 from sojourn.plots import plot_gradient_error
 from sojourn.tuning.buffer_errors import Errors
-from sojourn.tuning.buffers import TOLERANCE, Watch, _metric, reference_windows
+from sojourn.tuning.buffers import TOLERANCE, _metric, reference_windows
+from sojourn.tuning.watching import Watch
 
 HMM = sj.GaussianHMM(num_states=3, emission_dim=1)
 LINEAR = sj.LGSSM(state_dim=2, emission_dim=2)
@@ -190,10 +191,14 @@ def test_a_watched_buffer_grows_where_it_leaves_too_much_unless_the_user_set_it(
     assert buffer > 8
     assert error <= TOLERANCE
     assert watch(coords, buffer) == (buffer, error)
-    assert watch.steps(buffer)[0].windows == sj.Windows(32, buffer=buffer, batch=8)
+    assert watch.with_buffer(buffer)[0].windows == sj.Windows(32, buffer=buffer, batch=8)
     kept, left = dataclasses.replace(watch, may_grow=False)(coords, 2)
     assert kept == 2
     assert left > 10 * TOLERANCE
+    nowhere = {name: jnp.full_like(u, jnp.nan) for name, u in coords.items()}
+    kept, left = watch(nowhere, 2)
+    assert kept == 2
+    assert np.isnan(left)
 
 
 def test_slow_forgetting_is_said_with_its_cost():

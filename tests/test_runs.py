@@ -19,6 +19,7 @@ import sojourn as sj
 from cases import CASES
 from sojourn import _files
 from sojourn._progress import Progress
+from sojourn.results import diagnose
 from sojourn.runs import runs
 from sojourn.runs.records import decode, encode
 from sojourn.sampling import chains, traces
@@ -107,8 +108,14 @@ def test_a_buffer_too_short_where_chains_are_grows_and_is_resumed(tmp_path, monk
     assert whole.choices["buffer"] == 1
     assert (whole.sample_stats["buffer"] > 1).all()
     assert (whole.sample_stats["buffer_error"] <= TOLERANCE).all()
-    sj.sample(MODEL, y, sj.SGRLD(0.05), num_samples=3, out=tmp_path / "run", **settings)
-    assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
+    for stop in (3, 5):  # between two looks at the buffer, and at one
+        out = tmp_path / f"run{stop}"
+        sj.sample(MODEL, y, sj.SGRLD(0.05), num_samples=stop, out=out, **settings)
+        assert same(sj.resume(out, y, 8, progress=False), whole)
+    loaded = sj.load(out)
+    checks = diagnose(loaded.posterior, loaded.sample_stats, loaded.choices)
+    (measured,) = (check.value for check in checks if check.name == "buffer_error")
+    assert measured == whole.sample_stats["buffer_error"].max()
 
 
 def test_slopes_of_a_control_variate_are_kept(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A million rows with no argument but the data: draws against the Laplace approximation at the mode."""
+"""A million rows with no argument but the data: draws against Laplace's approximation, or Gibbs."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from scipy.special import log_softmax
 
 import sojourn as sj
 from sojourn.results.diagnostics import effective_sample_size
-from sojourn.synthetic import alternating_rotations, rotating_state
+from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +72,27 @@ def _ratios(coords):
     if "transition_matrix" in found:
         found["transition_matrix"] -= found["transition_matrix"][..., -1:]
     return found
+
+
+def test_draws_of_sparse_transitions_agree_with_gibbs():
+    """Means within 0.15 sds, sds within 10%, for every entry; unseen transitions are not Gaussian."""
+    model, params = reversed_cycles()
+    y = model.simulate(params, ROWS, seed=2)[1]
+    gibbs = sj.sample(
+        model, y, sj.Gibbs(), init=params, num_samples=400, num_warmup=20, progress=False
+    )
+    fit = sj.sample(model, y, init=params, num_samples=1500, progress=False, seed=1)
+    worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
+    for name in gibbs.posterior:
+        theirs, ours = (
+            np.moveaxis(f.posterior[name].to_numpy().reshape(4, -1, params[name].size), -1, 0)
+            for f in (gibbs, fit)
+        )
+        for one, other in zip(theirs, ours, strict=True):
+            worst["ess"] = min(worst["ess"], *map(effective_sample_size, (one, other)))
+            worst["mean"] = max(worst["mean"], abs(other.mean() - one.mean()) / one.std())
+            worst["sd"] = max(worst["sd"], abs(other.std() / one.std() - 1))
+    print(worst)
+    assert worst["ess"] > 700
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10

@@ -114,7 +114,13 @@ class Fit:
     def score(
         self, data: Any, num_draws: int = _AVERAGED_DRAWS, *, progress: bool = False
     ) -> float:
-        """Return log p(data | fit): the likelihood of (held-out) data averaged over the posterior."""
+        """Return log p(data | fit): the likelihood of (held-out) data averaged over the posterior.
+
+        Args:
+            data: The series, as in `sample`.
+            num_draws: Draws that the likelihood is averaged over.
+            progress: Whether to show a bar of draws.
+        """
         series = self.as_series(data)
         draws = track(self.draws(num_draws), "draw", enabled=progress)
         values = [log_likelihood(self.model, params, series) for params in draws]
@@ -132,6 +138,12 @@ class Fit:
         """Return `sojourn.predictive_score` of (held-out) data, averaged over the posterior.
 
         The average is over the sums of log-densities, as in the paper's figures.
+
+        Args:
+            data: The series, as in `sample`.
+            horizon: How many rows ahead.
+            num_draws: Draws that scores are averaged over.
+            progress: Whether to show a bar of draws.
         """
         series = self.as_series(data)
         draws = track(self.draws(num_draws), "draw", enabled=progress)
@@ -196,7 +208,7 @@ class Fit:
             seed: Which paths are drawn.
             out: Where to write the result as it is made, a name that ends in .zarr or .parquet; not for
                 paths drawn at random.
-            progress: As in `smooth`.
+            progress: As in `smooth`; of no effect for paths drawn at random.
 
         Returns:
             The dataset of `sojourn.decode`, or the path it was written to.
@@ -205,8 +217,9 @@ class Fit:
         series = self.as_series(data)
         if out is not None:
             draws = self.draws(num_draws)
-            at = {"path": method, "at": self.mean}
-            return write_states(self.model, draws, series, out, **at, progress=progress)
+            return write_states(
+                self.model, draws, series, out, path=method, at=self.mean, progress=progress
+            )
         if method == "sample":
             return sample_paths(self.model, self.draws(num_draws), series, seed)
         result = self.smooth(series, num_draws, progress=progress)

@@ -162,7 +162,7 @@ def draw_states(model: Model, coords: Coords, series: Series, key: Array) -> dic
     """Draw all states given all rows after the lags: `state` (N',) and `x` (N', n), those there are.
 
     Windows share the random numbers of rows, so that paths cross seams as if there were none (docstring
-    of `passes`). Where discrete and continuous states cannot be drawn at once, a few sweeps of Gibbs.
+    of `passes.passes`). Where discrete and continuous states cannot be drawn at once, some Gibbs sweeps.
     """
     sweep = make_sweep(model, series)
     if isinstance(sweep, AlternatingSweep):

@@ -107,7 +107,7 @@ def langevin_chain(
         state = State(*jax.tree.map(jnp.asarray, (at.coords, at.memory)))
         first, epsilon, halvings, lp = at.step, at.epsilon, at.halvings, at.lp
         buffer, buffer_error = at.buffer, at.buffer_error
-        steps = (estimator, source) if watch is None else watch.steps(buffer)
+        steps = (estimator, source) if watch is None else watch.with_buffer(buffer)
         sizes = _chunks(num_warmup)
         for chunk in range(at.warmed, len(sizes)):
             size = sizes[chunk]
@@ -129,14 +129,15 @@ def langevin_chain(
             state = last
             trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings, buffer=buffer))
             bar.advance(size, float(log_posterior(estimator, source, key_lp, state.coords)))
-        count, size = trace.num_draws, capacity
+        count, wanted = trace.num_draws, capacity
         while count < num_samples:
             trace.check()
             if watch is not None and count % _WATCH_EVERY == 0:
                 buffer, buffer_error = watch(state.coords, buffer)
-                steps = watch.steps(buffer)
-            size = min(size, num_samples - count, _WATCH_EVERY - count % _WATCH_EVERY)
-            began = time.monotonic()
+                steps = watch.with_buffer(buffer)
+            size, began = min(wanted, num_samples - count), time.monotonic()
+            if watch is not None:
+                size = min(size, _WATCH_EVERY - count % _WATCH_EVERY)
             last, drawn = advance(steps, key, state, first, epsilon, size, thin, 0.0)
             params = to_params(drawn)
             # Finite coordinates may stand for infinite parameters.
@@ -163,7 +164,8 @@ def langevin_chain(
             if bad is not None:
                 raise Diverged(index, first, bad[1])
             bar.advance(size * thin, lp)
-            size = _next_size(size, time.monotonic() - began, capacity)
+            seconds = (time.monotonic() - began) / max(size, 1)
+            wanted = _next_size(wanted, wanted * seconds, capacity)
 
     return chain
 

@@ -122,6 +122,9 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
     choices = facts["choices"]
     if "epsilon" not in facts:
         return Prepared(center, metric, choices, None)
+    for name in ("sampler", "windows", "buffer", "reference"):
+        if name not in facts:
+            raise RunError(f"tuned.json lacks {name!r}: the run is damaged or of another version")
     windows = decode(facts["windows"])
     if windows.is_full:
         tiles = make_tiles(model, series, facts["buffer"])

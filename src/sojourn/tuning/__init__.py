@@ -1,10 +1,11 @@
-"""What is found and chosen before sampling: start, mode, metric, buffer, windows, step size."""
+"""Before sampling: start, mode, metric, buffer, windows, step size. While it runs: the buffer."""
 
-from sojourn.tuning.buffers import TOLERANCE, BufferChoice, Watch, choose_buffer, gradient_error
+from sojourn.tuning.buffers import TOLERANCE, BufferChoice, choose_buffer, gradient_error
 from sojourn.tuning.modes import place
 from sojourn.tuning.noise import disperse
 from sojourn.tuning.starts import find_start, log_posterior
 from sojourn.tuning.tuning import Tuned, tune
+from sojourn.tuning.watching import Watch
 
 __all__ = [
     "TOLERANCE",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import xarray
 
 # Buffers tried, each against one twice the longest.
-_LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
+LADDER = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # Root-mean-square error of a window's gradient that a buffer may leave, relative to its noise.
 TOLERANCE = 0.01
@@ -87,7 +87,7 @@ def choose_buffer(
     tolerance: float = TOLERANCE,
     *,
     length: int | None = None,
-    max_buffer: int = _LADDER[-1],
+    max_buffer: int = LADDER[-1],
     num_windows: int = _WINDOWS,
     seed: int = 0,
 ) -> BufferChoice:
@@ -212,7 +212,7 @@ def gradient_error(
 
 def reference_windows(windows: Windows) -> Windows:
     """Return the windows that errors of buffers are measured on: these, with a far longer buffer."""
-    buffer = 2 * max(_LADDER[-1], windows.buffer)
+    buffer = 2 * max(LADDER[-1], windows.buffer)
     return dataclasses.replace(windows, buffer=buffer, batch=_WINDOWS)
 
 
@@ -224,7 +224,7 @@ def choose(
     If none is, the longest, with an error above the tolerance.
     """
     errors = Errors(model, series, reference, SGRLD(), coords, metric, key)
-    return _shortest(errors, TOLERANCE, _LADDER, {})
+    return _shortest(errors, TOLERANCE, LADDER, {})
 
 
 def check(
@@ -239,50 +239,6 @@ def check(
     """Return the error of a buffer and the shift of the posterior mean, in sds."""
     errors = Errors(model, series, reference, SGRLD(), coords, metric, key)
     return errors(buffer), _shift(errors, buffer, model, series, reference)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Watch:
-    """Looks after the buffer while chains move: its error where one is, and a longer one if need be.
-
-    Attributes:
-        estimator: The estimator of the run.
-        source: What it reads.
-        series: The series, in the model's units.
-        reference: Windows that errors are measured on.
-        metric: The metric of the run; errors are measured in that of complete data.
-        may_grow: Whether buffers may grow, as those do that the user did not set.
-    """
-
-    estimator: Estimator
-    source: Source
-    series: Series
-    reference: Windows
-    metric: Metric
-    may_grow: bool
-
-    def __call__(self, coords: Coords, buffer: int) -> tuple[int, float]:
-        """Return the buffer to go on with at these coordinates, and its error.
-
-        Asked again at the same place, with what it returned, it returns the same.
-        """
-        metric = Metric(self.metric.pilots, {}, self.metric.num_rows)
-        model, key = self.estimator.model, jax.random.key(0)  # the same windows for all chains
-        errors = Errors(model, self.series, self.reference, SGRLD(), coords, metric, key)
-        error = errors(buffer)
-        while self.may_grow and error > TOLERANCE and buffer < _LADDER[-1]:
-            buffer = min(max(2 * buffer, 1), _LADDER[-1])
-            error = errors(buffer)
-        return buffer, error
-
-    def steps(self, buffer: int) -> tuple[Estimator, Source]:
-        """Return the estimator and what it reads, with windows of this buffer."""
-        windows = self.estimator.windows
-        if buffer == windows.buffer:
-            return self.estimator, self.source
-        longer = dataclasses.replace(windows, buffer=buffer)
-        estimator, source = windowed(self.estimator.model, self.series, longer)
-        return estimator, source._replace(center=self.source.center)
 
 
 def _shortest(

@@ -59,6 +59,9 @@ _SCORE_ROWS = 50
 _NOISY_STEPS = 40
 _ROUGH = Shape(curvature=2.0, variation=1.0)
 
+# Variation of a curvature that could not be measured on both sides of the mode.
+_WILD = 2.0
+
 # Longest step in units of √T: a fraction of what one row tells.
 _LONGEST = 0.3
 
@@ -222,8 +225,11 @@ def _average(
     def largest(K: np.ndarray) -> float:
         return float(np.abs(np.linalg.eigvalsh(spread.T @ K @ spread)).max())
 
+    steepest = max(map(largest, found))
+    if len(found) < 3:  # not finite a posterior sd from the mode: as far from Gaussian as can be
+        return average, Shape(steepest, _WILD)
     # Differences to the mean itself: directions flatter than the metric allows for change nothing.
-    return average, Shape(max(map(largest, found)), max(largest(K - mean) for K in found))
+    return average, Shape(steepest, max(largest(K - mean) for K in found))
 
 
 def _constant(metric: Metric, root: dict[str, Array], spread: np.ndarray) -> Metric:

@@ -36,7 +36,6 @@ def gradient_noise(
     some times that.
     """
     white, batch = [], estimator.windows.batch
-    sds = 1.0 if metric.root else 2.0
     # At least two windows at each place, so that their spread does not include that of the places.
     W = max(2, estimator.windows.batch)
     estimator = dataclasses.replace(
@@ -45,7 +44,7 @@ def gradient_noise(
     keys = jax.random.split(key, -(-_NOISE_WINDOWS // W))
     for k in keys:
         key_place, key_windows = jax.random.split(k)
-        place = disperse(estimator.model, center, metric, key_place, spread * sds)
+        place = disperse(estimator.model, center, metric, key_place, spread, 2 * spread)
         found = window_gradients(estimator, sampler, source, key_windows, place, metric)
         white.append(np.asarray(found))
     deviations = np.concatenate([w - w.mean(0) for w in white])
@@ -88,9 +87,17 @@ def _full_gradient(
 
 @functools.partial(jax.jit, static_argnums=0)
 def disperse(
-    model: Model, center: Coords, metric: Metric, key: Array, sds: float = 2.0
+    model: Model,
+    center: Coords,
+    metric: Metric,
+    key: Array,
+    sds: float = 2.0,
+    own_sds: float = 2.0,
 ) -> dict[str, Array]:
-    """Return coordinates some posterior sds from the centre, as far as the metric tells."""
+    """Return coordinates some posterior sds from the centre, as far as the metric tells.
+
+    Blocks in a metric of their own are moved by as many sds given all states, which are smaller.
+    """
     # Directions that the data hardly inform are not moved further than the prior's order of one.
     key, key_root = jax.random.split(key)
     moved: dict[str, Array] = {}
@@ -105,6 +112,6 @@ def disperse(
         noise = {n: jax.random.normal(keys[n], u.shape) for n, u in own.items()}
         step = block.sqrt_metric(own, noise, metric.pilots[block.names[0]])
         moved |= {
-            n: own[n] + jnp.clip(sds * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own
+            n: own[n] + jnp.clip(own_sds * step[n] / jnp.sqrt(metric.num_rows), -1, 1) for n in own
         }
     return moved

@@ -75,8 +75,21 @@ def from_windows(
     control_variate: bool | str,
     mode: Mode,
     key: Array,
+    *,
+    limit: float,
 ) -> Steps:
-    """Return steps on windows, with a control variate if that is asked for or lowers the noise."""
+    """Return steps on windows, with a control variate if that is asked for or lowers the noise.
+
+    Args:
+        model: The model.
+        series: The series.
+        sampler: The sampler.
+        windows: The windows.
+        control_variate: Whether there is one; "auto" for the lower noise.
+        mode: Its centre.
+        key: Which windows are measured.
+        limit: Rows that a step would pass over if it took all.
+    """
     estimator, source = windowed(model, series, windows)
     sources = []
     if control_variate is not True:
@@ -84,8 +97,8 @@ def from_windows(
     if control_variate is not False:
         sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
     found = [_measured(estimator, s, sampler, mode, key) for s in sources]
-    best = min(found, key=lambda steps: steps.noise)
-    return _with_slopes(best, series, sampler, mode, key)
+    best = min(found, key=lambda steps: (not np.isfinite(steps.far).all(), steps.noise))
+    return _with_slopes(best, series, sampler, mode, key, limit)
 
 
 def _largest(covariance: np.ndarray) -> float:
@@ -104,10 +117,12 @@ def _measured(
     return Steps(estimator, source, typical, far)
 
 
-def _with_slopes(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
+def _with_slopes(
+    steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array, limit: float
+) -> Steps:
     """Return steps whose control variate has slopes, if that saves more rows than it costs."""
     estimator, source = steps.estimator, steps.source
-    if source.center is None or series.streams:
+    if source.center is None or series.streams or sampler.step_size != "auto":
         return steps
     d, T = ravel_pytree(mode.coords)[0].size, mode.metric.num_rows
     # Noise is what windows differ by: the slopes of all rows need not be known for it.
@@ -115,7 +130,7 @@ def _with_slopes(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key
     center = source.center._replace(slopes=zeros)
     # At best as few windows as a step may have.
     best = _MIN_BATCH * estimator.rows * center.num_passes
-    most = min(_rows_for(steps, sampler, mode), T) - d * T / _PAID_BACK
+    most = min(_rows_for(steps, sampler, mode), limit) - d * T / _PAID_BACK
     if most < best:
         return steps
     quiet = _measured(estimator, source._replace(center=center), sampler, mode, key)

@@ -106,9 +106,12 @@ def tune(
 
     steps = None
     if plan.windows is not None:
-        steps = from_windows(model, series, sampler, plan.windows, control_variate, mode, key_noise)
+        may_take_all = windows == "auto" and not series.streams
+        limit = start.metric.num_rows if may_take_all else math.inf
+        at = (control_variate, mode, key_noise)
+        steps = from_windows(model, series, sampler, plan.windows, *at, limit=limit)
         if windows == "auto":
-            steps = fit_batch(sampler, steps, mode, may_take_all=not series.streams)
+            steps = fit_batch(sampler, steps, mode, may_take_all=may_take_all)
     if steps is None:
         steps = from_all(model, series, sampler, mode, key_noise)
         plan = plan._replace(windows=None, reference=None, error=math.nan)
