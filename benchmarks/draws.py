@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import sojourn as sj
+from sojourn._cores import num_cores
 from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_state
 
 MODELS = {"ARHMM": alternating_rotations, "LGSSM": rotating_state, "HMM K=8": reversed_cycles}
@@ -69,7 +71,8 @@ def main() -> None:
                 add(name, rows, "plain SGRLD", measure(model, y, 50, 250, init=params, **plain))
                 gibbs = {"sampler": sj.Gibbs(), "num_warmup": 5, "init": params}
                 add(name, rows, "Gibbs", measure(model, y, 10, 60, **gibbs))
-    (Path(__file__).parent / "draws.md").write_text("\n".join([*lines, ""]))
+    about = f"Four chains on {num_cores()} cores; sojourn {sj.__version__}, jax {jax.__version__}."
+    (Path(__file__).parent / "draws.md").write_text("\n".join([*lines, "", about, ""]))
 
 
 if __name__ == "__main__":
