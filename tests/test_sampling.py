@@ -16,8 +16,10 @@ from sojourn._cores import num_cores
 from sojourn._progress import Progress
 from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import chains, sampling, traces
+from sojourn.synthetic import rotating_state
 from sojourn.tuning import modes, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
+from sojourn.tuning.steps import Steps
 
 QUICK = {"progress": False, "num_chains": 2}
 
@@ -400,3 +402,20 @@ def test_many_series_shorter_than_any_window(switching):
     fit = sj.sample(model, rows, num_samples=5, num_warmup=5, **QUICK)
     assert fit.choices.get("length", 20) <= 20
     assert np.isfinite(fit.posterior["means"]).all()
+
+
+def test_slopes_let_a_linear_model_do_with_few_windows():
+    """Without them, noise would ask for more rows than there are."""
+    model, params = rotating_state()
+    y = model.simulate(params, 60_000, seed=3)[1]
+    fit = sj.sample(model, y, num_samples=5, num_warmup=5, **QUICK)
+    assert fit.choices["control_variate"]
+    assert fit.choices["batch"] * fit.choices["length"] < 20_000
+
+
+def test_noise_far_from_a_centre_limits_steps_too():
+    near, far = 0.01 * np.eye(2), 40.0 * np.eye(2)
+    quiet, heavy = (Steps(None, None, near, rest) for rest in (near, far))
+    assert quiet.excess(sj.SGRLD(), 1.0, 0.05) < 1 < heavy.excess(sj.SGRLD(), 1.0, 0.05)
+    lost = Steps(None, None, near, np.full((2, 2), np.nan))
+    assert lost.excess(sj.SGRLD(), 1.0, 0.05) == np.inf
