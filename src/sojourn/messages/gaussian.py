@@ -264,6 +264,7 @@ def sample(
     return jnp.concatenate([start[None], rest])
 
 
+@jax.jit
 def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Return V = A V Aᵀ + Q, by doubling the horizon: V ← V + A V Aᵀ, A ← A².
 
