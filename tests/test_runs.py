@@ -362,6 +362,14 @@ def test_a_lost_state_is_drawn_again(finished, unbroken):
     assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
 
 
+@pytest.mark.parametrize("name", ["sampler", "windows", "buffer", "reference"])
+def test_a_run_that_forgot_its_tuning(finished, name):
+    facts = json.loads((finished / "tuned.json").read_text())
+    del facts[name]
+    (finished / "tuned.json").write_text(json.dumps(facts))
+    fails(f"tuned.json lacks '{name}'", lambda: sj.resume(finished, Y, 24))
+
+
 def test_other_tools_read_the_draws(finished):
     store = finished / "draws.zarr"
     drawn = xarray.open_zarr(store, group="posterior", consolidated=False)

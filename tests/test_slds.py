@@ -307,8 +307,8 @@ def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
     """What `choose` measures is the effect of hidden rows, not Monte Carlo noise."""
     from sojourn.dynamics import SGRLD
     from sojourn.gradients import windowed
-    from sojourn.tuning.buffer_errors import window_gradients
     from sojourn.tuning.modes import place
+    from sojourn.tuning.whitening import window_gradients
 
     model = sj.SLDS(2, 2, 2)
     _, y = model.simulate(PARAMS, 400, seed=0)

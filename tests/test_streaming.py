@@ -111,7 +111,7 @@ _resident = series_module.Series.resident
 
 @pytest.mark.usefixtures("x64")
 def test_windows_of_tuning_are_those_in_memory(recordings, streamed, monkeypatch):
-    from sojourn.tuning.buffer_errors import window_gradients
+    from sojourn.tuning.whitening import window_gradients
 
     coords = MODEL.to_coords(PARAMS)
     key = jax.random.key(3)

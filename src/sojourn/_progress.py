@@ -64,9 +64,8 @@ class Progress:
             self._bar.update(steps)
             self._done += steps
             now = time.monotonic()
-            if (
-                self._before is None
-            ):  # the first steps had to be compiled: time is taken from here on
+            # The first steps had to be compiled: time is taken from here on.
+            if self._before is None:
                 self._began, self._before = now, self._done
             if now - self._said > _LINE_SECONDS or self._done == self._total:
                 self._said = now
@@ -85,12 +84,16 @@ class Progress:
 
 def track(items: Sequence[Item], unit: str, *, enabled: bool) -> Iterator[Item]:
     """Yield the items under a bar on standard error, if that is a terminal or a notebook."""
-    return iter(tqdm(items, unit=unit, disable=None if enabled else True, dynamic_ncols=True))
+    return iter(tqdm(items, unit=unit, **_options(enabled=enabled)))
 
 
 def count_rows(total: int, *, enabled: bool) -> tqdm:
     """Return a bar of rows, as in `track`."""
-    return tqdm(total=total, unit="row", unit_scale=True, disable=None if enabled else True)
+    return tqdm(total=total, unit="row", unit_scale=True, **_options(enabled=enabled))
+
+
+def _options(*, enabled: bool) -> dict[str, Any]:
+    return {"disable": None if enabled else True, "dynamic_ncols": True}
 
 
 def _short(value: Any) -> str:

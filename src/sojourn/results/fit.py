@@ -15,6 +15,7 @@ from sojourn._validation import check_seed, check_size
 from sojourn.gradients import gradient
 from sojourn.models.base import Model
 from sojourn.results.datasets import arrays_of, chain_of, posterior_of, statistics_of
+from sojourn.results.diagnostics import diagnose, summarize
 from sojourn.results.forecasts import forecast_draws, impute_draws
 from sojourn.results.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.results.outputs import average, write_states
@@ -67,8 +68,6 @@ class Fit:
 
     def summary(self, prob: float = 0.94) -> "pandas.DataFrame":
         """Return mean, sd, an equal-tailed interval, R-hat, ESS and MCSE of every parameter."""
-        from sojourn.results.diagnostics import summarize
-
         return summarize(self.posterior, prob)
 
     def diagnostics(self) -> "pandas.DataFrame":
@@ -78,8 +77,6 @@ class Fit:
         measured before sampling. Warns of every figure that is out of range, and says what to do.
         """
         import pandas
-
-        from sojourn.results.diagnostics import diagnose
 
         checks = diagnose(self.posterior, self.sample_stats, self.choices)
         for check in checks:

@@ -85,7 +85,7 @@ def decode(
         num_paths: Paths to draw.
         seed: Which paths.
         out: As in `smooth`; not for paths drawn at random.
-        progress: As in `smooth`.
+        progress: As in `smooth`; paths are drawn without one.
 
     Returns:
         The dataset of `smooth` with `state` (time), -1 for rows that only serve as lags. Without

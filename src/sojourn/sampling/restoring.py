@@ -124,7 +124,7 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
         return Prepared(center, metric, choices, None)
     for name in ("sampler", "windows", "buffer", "reference"):
         if name not in facts:
-            raise RunError(f"tuned.json lacks {name!r}: the run is damaged or of another version")
+            raise RunError(f"{run.path / 'tuned.json'} lacks {name!r}: the run is damaged")
     windows = decode(facts["windows"])
     if windows.is_full:
         tiles = make_tiles(model, series, facts["buffer"])

@@ -7,72 +7,17 @@ window is a vector of numbers of one kind. `MATH.md` §12.3.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn.batch import Batch, Cut
+from sojourn.batch import Batch
 from sojourn.dynamics import Metric, Sampler
 from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
-
-
-def window_gradients(
-    estimator: Estimator,
-    sampler: Sampler,
-    source: Source,
-    key: Array,
-    coords: Coords,
-    metric: Metric,
-    buffer: int | None = None,
-) -> Array:
-    """Return the whitened gradient of each window of one step, (W, dimension); they sum to the step's.
-
-    With a `buffer`, rows further than that from the rows that count are treated as missing. Inside a
-    series this equals a window with that buffer: the stationary edge law passes through missing rows
-    unchanged, and missing rows after the window carry nothing back.
-    """
-    source = fetch(estimator, source, jax.random.split(key)[0])
-    return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _window_gradients(
-    estimator: Estimator,
-    sampler: Sampler,
-    source: Source,
-    key: Array,
-    coords: Coords,
-    metric: Metric,
-    buffer: Any,
-) -> Array:
-    key_windows, key_states = jax.random.split(key)
-    model, batch = estimator.model, estimator.batch(source, key_windows)
-    if buffer is not None:
-        batch = _cut(batch, buffer, model.num_lags).near
-
-    at = functools.partial(estimator.by_window, key_states, batch=batch)
-    if source.center is None:
-        statistics = at(coords)
-    else:
-        W, center = batch.weight.shape[1], source.center
-        share, rest = center.expand(coords), center.remainder(at, coords)
-        statistics = jax.tree.map(lambda s, r: s / W + r, share, rest)
-    return jax.vmap(whitened(model, sampler, coords, metric))(statistics)
-
-
-def whitened(
-    model: Model, sampler: Sampler, coords: Coords, metric: Metric
-) -> Callable[[dict[str, Any]], Array]:
-    """Return the map from statistics to the gradient in coordinates where the metric is one."""
-    return lambda statistics: sampler.whiten(
-        model, coords, model.gradient(coords, statistics), metric
-    )
+from sojourn.tuning.whitening import cut, whitened, window_gradients
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -88,9 +33,9 @@ def _window_bounds(
     """Return bounds on what a buffer changes in the gradients of `window_gradients`, (W,)."""
     model, length = estimator.model, estimator.windows.length
     assert length is not None
-    cut = _cut(estimator.batch(source, jax.random.split(key)[0]), buffer, model.num_lags)
+    halves = cut(estimator.batch(source, jax.random.split(key)[0]), buffer, model.num_lags)
     gradient = whitened(model, sampler, coords, metric)
-    return model.error_bounds(coords, cut, estimator.missing, length, gradient)
+    return model.error_bounds(coords, halves, estimator.missing, length, gradient)
 
 
 class Errors:
@@ -164,15 +109,3 @@ class Errors:
 @functools.partial(jax.jit, static_argnums=0)
 def _gather(estimator: Estimator, source: Source, key: Array) -> Batch:
     return estimator.batch(source, key)
-
-
-def _cut(batch: Batch, buffer: Array, num_lags: int) -> Cut:
-    """Hide the rows beyond the buffer; lags of rows that stay are kept."""
-    L = batch.weight.shape[0]
-    counts = batch.weight > 0
-    start = jnp.argmax(counts, axis=0) - buffer
-    stop = L - jnp.argmax(counts[::-1], axis=0) + buffer
-    t = jnp.arange(-num_lags, L)[:, None]
-    after = jnp.where((t >= start - num_lags)[:, None], batch.y, jnp.nan)
-    near = jnp.where((t < stop)[:, None], after, jnp.nan)
-    return Cut(batch, batch._replace(y=after), batch._replace(y=near), start, stop)

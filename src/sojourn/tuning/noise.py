@@ -11,7 +11,7 @@ from jax import Array
 from sojourn.dynamics import Metric, Sampler, dimension, own_blocks, push
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Coords, Model
-from sojourn.tuning.buffer_errors import whitened, window_gradients
+from sojourn.tuning.whitening import full_gradient, window_gradients
 
 # Windows that noise is measured from.
 _NOISE_WINDOWS = 1024
@@ -65,24 +65,11 @@ def monte_carlo_noise(
     """Return Eᵀ Σ_g E / T of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
-            np.asarray(_full_gradient(estimator, sampler, source, k, center, metric))
+            np.asarray(full_gradient(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
     return np.cov(white, rowvar=False).reshape(white.shape[1], -1) / float(metric.num_rows)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _full_gradient(
-    estimator: Estimator,
-    sampler: Sampler,
-    source: Source,
-    key: Array,
-    coords: Coords,
-    metric: Metric,
-) -> Array:
-    statistics = estimator(source, key, coords)
-    return whitened(estimator.model, sampler, coords, metric)(statistics)
 
 
 @functools.partial(jax.jit, static_argnums=0)
