@@ -1,8 +1,13 @@
 """Shapes checked at run time, 64 bits where internals are called."""
 
+import os
 import warnings
 
 from jaxtyping import install_import_hook
+
+# Tests use the cores by running side by side. A program that waits, on a thread of the runtime's pool,
+# for another thread of that pool can wait for ever where there are only two.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 
 # ArviZ announces its next major version on import.
 warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
