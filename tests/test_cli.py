@@ -125,6 +125,13 @@ def test_score_decode_and_smooth(run, folder, tmp_path):
     code, out, _ = run("smooth", folder / "run", "--draws", "3")
     assert out.splitlines()[0] == "series,t,p_0,p_1"
     assert len(out.splitlines()) == 201
+    drawn = ("--method", "sample", "--draws", "3", "--seed", "5")
+    code, out, _ = run("decode", folder / "run", *drawn)
+    assert code == 0
+    table = pd.read_csv(io.StringIO(out))
+    assert list(table.columns) == ["path", "series", "t", "state"]
+    paths = fit.decode(data, "sample", num_draws=3, seed=5)["state"]
+    np.testing.assert_array_equal(table["state"].to_numpy().reshape(3, -1), paths)
 
 
 def test_simulate_report_and_info(run, folder, tmp_path):

@@ -134,9 +134,22 @@ def write_states(make: Callable[[Path | None], "xarray.Dataset"], out: Path | No
     if out is not None and out.suffix.lower() == ".parquet":
         make(out)
         return
-    states = make(None)
-    rows = {str(name): values.to_numpy() for name, values in states.variables.items()}
-    write_table(pandas.DataFrame(columns_of(rows)), out)
+    write_table(pandas.DataFrame(_columns(make(None))), out)
+
+
+def write_paths(paths: "xarray.Dataset", out: Path | None) -> None:
+    """Write paths of states one after the other: path, series, t, state, x_0, …"""
+    import pandas
+
+    tables = [
+        pandas.DataFrame({"path": i, **_columns(paths.isel(path=i))})
+        for i in range(paths.sizes["path"])
+    ]
+    write_table(pandas.concat(tables, ignore_index=True), out)
+
+
+def _columns(states: "xarray.Dataset") -> dict[str, np.ndarray]:
+    return columns_of({str(name): values.to_numpy() for name, values in states.variables.items()})
 
 
 def say(result: dict[str, Any], *, as_json: bool) -> None:

@@ -1,14 +1,23 @@
 """Commands that apply a run to data."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
 
 from sojourn.cli import options
-from sojourn.cli.data import check_out, fit_and_data, say, units_of, write_states, write_table
+from sojourn.cli.data import (
+    check_out,
+    fit_and_data,
+    say,
+    units_of,
+    write_paths,
+    write_states,
+    write_table,
+)
 from sojourn.results import load
+from sojourn.results.states import Method
 from sojourn.runs import open_run
 
 
@@ -49,18 +58,27 @@ def decode(
     sequence: options.Sequence = None,
     variable: options.Variable = None,
     method: Annotated[
-        str, typer.Option(help="viterbi: the best path; marginal: the best state of each row.")
+        str,
+        typer.Option(
+            help="viterbi: the best path; marginal: the best state of each row; sample: paths at random."
+        ),
     ] = "viterbi",
     draws: options.NumDraws = 100,
+    seed: options.Seed = 0,
 ) -> None:
-    """Write the most probable states: columns series, t, state, p_0, …
+    """Write the most probable states, or paths drawn at random: columns series, t, state, p_0, …
+
+    Paths have a column `path` more, and one for each of the --draws.
 
     Example: sojourn decode run/ data.csv -o states.parquet
     """
     check_out(out)
-    if method not in ("viterbi", "marginal"):
-        raise ValueError(f"--method must be viterbi or marginal; got {method!r}")
+    if method not in get_args(Method):
+        raise ValueError(f"--method must be viterbi, marginal or sample; got {method!r}")
     fit, series = fit_and_data(run, data, column, sequence, variable)
+    if method == "sample":
+        write_paths(fit.decode(series, method, num_draws=draws, seed=seed), out)
+        return
     write_states(lambda to: fit.decode(series, method, num_draws=draws, out=to, progress=True), out)
 
 
