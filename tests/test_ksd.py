@@ -8,7 +8,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 import sojourn as sj
 from oracles import finite_differences
-from sojourn.results import metrics
+from sojourn.results import stein
 from sojourn.results.metrics import running_mse
 
 
@@ -33,7 +33,7 @@ def brute_force(x, b, beta=0.5, c=1.0, unbiased=False):
 
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_ksd_is_the_double_sum(rng, monkeypatch, unbiased):
-    monkeypatch.setattr(metrics, "_PAIRS", 70)  # several blocks, the last one short
+    monkeypatch.setattr(stein, "_PAIRS", 70)  # several blocks, the last one short
     x, b = 3 + rng.normal(size=(25, 3)), rng.normal(size=(25, 3))
     for beta, scale in ((0.5, 1.0), (0.3, 2.0)):
         found = sj.ksd(x, b, beta=beta, scale=scale, unbiased=unbiased)

@@ -1,7 +1,7 @@
 """Commands that apply a run to data."""
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -17,7 +17,6 @@ from sojourn.cli.data import (
     write_table,
 )
 from sojourn.results import load
-from sojourn.results.states import Method
 from sojourn.runs import open_run
 
 
@@ -73,7 +72,7 @@ def decode(
     Example: sojourn decode run/ data.csv -o states.parquet
     """
     check_out(out)
-    if method not in get_args(Method):
+    if method not in ("viterbi", "marginal", "sample"):
         raise ValueError(f"--method must be viterbi, marginal or sample; got {method!r}")
     fit, series = fit_and_data(run, data, column, sequence, variable)
     if method == "sample":

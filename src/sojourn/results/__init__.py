@@ -4,17 +4,10 @@ from sojourn.results.align import match_states, permute
 from sojourn.results.diagnostics import diagnose, entries
 from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
-from sojourn.results.metrics import (
-    KSD,
-    em_lower_bound,
-    ksd,
-    log_likelihood,
-    nmi,
-    predictive_score,
-    rmse,
-)
+from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
 from sojourn.results.outputs import columns_of
 from sojourn.results.states import best_path, decode, smooth
+from sojourn.results.stein import KSD, ksd
 
 __all__ = [
     "KSD",

@@ -10,16 +10,15 @@ import numpy as np
 
 from sojourn._files import RunError
 from sojourn._progress import track
-from sojourn._random import child_seed
-from sojourn._validation import check_seed, check_size
-from sojourn.gradients import gradient
+from sojourn._validation import check_size
 from sojourn.models.base import Model
 from sojourn.results.datasets import arrays_of, chain_of, posterior_of, statistics_of
 from sojourn.results.diagnostics import diagnose, summarize
 from sojourn.results.forecasts import forecast_draws, impute_draws
-from sojourn.results.metrics import ksd, log_likelihood, nmi, predictive_score, rmse, running_mse
+from sojourn.results.metrics import log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.results.outputs import average, write_states
 from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
+from sojourn.results.stein import ksd_of_posterior
 from sojourn.runs import create_run, encode, open_run
 from sojourn.series import Series, Windows, as_series
 
@@ -298,31 +297,12 @@ class Fit:
             unbiased: As in `ksd`.
             seed: Which windows.
         """
-        import pandas
-
-        series = self.as_series(data)
-        points, scores = [], []
-        for i, params in enumerate(self.draws(num_draws)):
-            coords = self.model.to_coords(params)
-            own = child_seed(check_seed(seed), i)
-            found = gradient(self.model, coords, series, windows=windows, seed=own)
-            prior = self.model.prior_gradient(coords)
-            points.append(coords)
-            scores.append({name: found[name] + prior[name] for name in coords})
-        x, b = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
-        x, b = self.model.free(x, b)
-        flat, slopes = (
-            np.concatenate([v[n].reshape(len(points), -1) for n in x], 1) for v in (x, b)
+        return ksd_of_posterior(
+            *(self.model, self.draws(num_draws), self.as_series(data), windows),
+            standardize=standardize,
+            unbiased=unbiased,
+            seed=seed,
         )
-        if standardize:
-            sd = np.maximum(flat.std(0), np.finfo(float).tiny)
-            flat, slopes = flat / sd, slopes * sd
-        by_column = ksd(flat, slopes, unbiased=unbiased).columns
-        sizes = np.cumsum([x[name][0].size for name in x])[:-1]
-        totals = {
-            name: part.sum() for name, part in zip(x, np.split(by_column, sizes), strict=True)
-        }
-        return pandas.Series({**totals, "total": by_column.sum()}, name="ksd")
 
     def nmi(self, data: Any, truth: Any) -> float:
         """Return the normalised mutual information of the decoded states and the true ones.

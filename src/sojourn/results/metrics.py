@@ -1,14 +1,14 @@
-"""How well a model fits a series, draws a posterior, states the truth."""
+"""How well a model fits a series, states and draws the truth."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
 
 from sojourn._precision import double
-from sojourn._validation import as_real, check_positive, check_seed, check_size, shown
+from sojourn._validation import as_real, check_seed, check_size, shown
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
 from sojourn.results.align import match_states, permute, signature
@@ -119,81 +119,6 @@ def em_lower_bound(model: Model, params: Params, data: Any) -> float:
     raw, coords = raw_units(model, params)
     statistics, _ = full_statistics(raw, coords, series)
     return float(raw.expected_log_joint(coords, statistics))
-
-
-class KSD(NamedTuple):
-    """A kernel Stein discrepancy.
-
-    Attributes:
-        total: Σ_j w_j, the paper's.
-        columns: w_j of each column.
-        squares: w_j², negative by chance where they are unbiased estimates of zero.
-    """
-
-    total: float
-    columns: np.ndarray
-    squares: np.ndarray
-
-
-# Pairs of draws held at once.
-_PAIRS = 2_000_000
-
-
-def ksd(
-    draws: Any, scores: Any, *, beta: float = 0.5, scale: float = 1.0, unbiased: bool = False
-) -> KSD:
-    """Return the kernel Stein discrepancy between draws and the density whose scores are given.
-
-        w_j² = (1/N²) Σ_{i,i'} k₀ʲ(i, i'),    k(x, x') = (c² + ‖x − x'‖²)^(−β)
-
-    `MATH.md` §13. Draws and scores must be in one set of coordinates, the density there with its
-    Jacobian. The kernel sees differences of about c: divide columns by their posterior sd, and multiply
-    scores by it, unless they are of order one. Memory grows with N alone, time with N².
-
-    Args:
-        draws: Draws, (N, d).
-        scores: Gradients of the log density at the draws, (N, d).
-        beta: Exponent β of the inverse multiquadric kernel.
-        scale: Its length c.
-        unbiased: Leave out the pairs i = i', which add at least as much as the noise of estimated scores
-            has variance; the squares are then unbiased, and may be negative.
-    """
-    x, b = as_real("draws", draws), as_real("scores", scores)
-    check_positive("beta", beta)
-    check_positive("scale", scale)
-    if x.ndim != 2 or b.shape != x.shape:
-        raise ValueError(
-            f"draws and scores must have one shape (N, d); got {x.shape} and {b.shape}"
-        )
-    N, d = x.shape
-    if N < 2:
-        raise ValueError(f"expected at least two draws; got {N}")
-    if not (np.isfinite(x).all() and np.isfinite(b).all()):
-        raise ValueError("draws and scores must be finite")
-    x = x - x.mean(0)  # products below cancel offsets
-    own = np.square(x).sum(1)
-    total, bx, xx = np.zeros(d), b * x, x * x
-    size = max(1, _PAIRS // N)
-    for first in range(0, N, size):
-        i = slice(first, first + size)
-        squared = np.maximum(own[i, None] + own - 2 * x[i] @ x.T, 0.0)
-        base = 1 / (scale**2 + squared)
-        k = base**beta
-        k1 = 2 * beta * k * base
-        k2 = 2 * (beta + 1) * k1 * base
-        row1, row2 = k1.sum(1)[:, None], k2.sum(1)[:, None]
-        # Sums over i' of the four terms, (b_i − b_i')(x_i − x_i') and (x_i − x_i')² multiplied out.
-        terms = b[i] * (k @ b) + row1
-        terms += bx[i] * row1 - b[i] * (k1 @ x) - x[i] * (k1 @ b) + k1 @ bx
-        terms -= xx[i] * row2 - 2 * x[i] * (k2 @ x) + k2 @ xx
-        total += terms.sum(0)
-    if unbiased:
-        same = np.square(b).sum(0) * scale ** (-2 * beta) + N * 2 * beta * scale ** (-2 * beta - 2)
-        squares = (total - same) / (N * (N - 1))
-    else:
-        squares = total / N**2
-    columns = np.sqrt(np.maximum(squares, 0.0))
-    return KSD(float(columns.sum()), columns, squares)
 
 
 def nmi(states: Any, truth: Any) -> float:
