@@ -100,6 +100,7 @@ def test_tables_and_boxes_use_draws_after_burn_in(comparison):
 
 def test_rounds_end_when_time_is_up():
     assert _traces._next([0, 20], [0.0, 5.0], 1.0) == 80
+    assert _traces._next([0, 20], [0.0, 50.0], 1.0) == 40  # slow, if it is not set-up alone
     assert _traces._next([0, 20, 80], [0.0, 5.0, 5.6], 10.0) == 320  # a hundredth of a second each
     assert _traces._next([0, 20, 80], [0.0, 5.0, 5.6], 1.6) == 80 + 80
     assert _traces._next([0, 20, 80], [0.0, 5.0, 5.6], 0.8) == 0

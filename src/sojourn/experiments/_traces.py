@@ -15,8 +15,11 @@ import pandas
 import sojourn as sj
 from sojourn.experiments._session import Session
 
-# Draws of the first round; later ones go up to four times as far, as long as time is left.
+# Draws of the first round; later ones go up to four times as far, as long as time is left. The second is
+# always run, as it takes two to tell set-up from draws; where the first took many times the time that
+# there is, it is short.
 _FIRST, _GROWTH = 20, 4
+_SLOW = 10
 
 # Draws that are evaluated, spread evenly over the logarithm of time.
 _EVALUATED = 10
@@ -169,7 +172,7 @@ def _rate(counts: list[int], times: list[float]) -> tuple[float, float]:
 def _next(counts: list[int], times: list[float], seconds: float) -> int:
     """Return the number of draws to go to, zero if time is up."""
     if len(counts) == 2:
-        return _GROWTH * counts[1]
+        return counts[1] * (_GROWTH if times[1] < _SLOW * seconds else 2)
     rate, setup = _rate(counts, times)
     left = seconds - (times[-1] - setup)
     more = min((_GROWTH - 1) * counts[-1], int(left / max(rate, 1e-9)))
