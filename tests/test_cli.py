@@ -192,6 +192,12 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     assert json.loads(again)["log_likelihood"] == pytest.approx(fit.score(train), rel=1e-12)
     assert run("resume", made, tmp_path / "raw.csv", "--samples", "3", "-q")[0] == 0
 
+    in_memory = sj.open_series(raw, log=True, missing=-999, every=2, standardize=True)
+    how = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    own = sj.sample(fit.model, in_memory, sj.Gibbs(), out=tmp_path / "memory", **how)
+    again = run("score", tmp_path / "memory", tmp_path / "raw.csv", "--json")[1]
+    assert json.loads(again)["log_likelihood"] == pytest.approx(own.score(train), rel=1e-12)
+
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation
     out = run("score", made, tmp_path / "new.csv", "--json")[1]
     assert json.loads(out)["log_likelihood"] == pytest.approx(fit.score(rows), rel=1e-10)

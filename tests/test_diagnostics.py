@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sojourn as sj
+from sojourn.results import diagnose
 from sojourn.synthetic import alternating_rotations
 
 SETTINGS = {"num_chains": 2, "progress": False, "seed": 0}
@@ -42,6 +43,10 @@ def test_windows_without_buffers_are_noticed(switching):
     fit = sj.sample(model, y, windows=windows, num_samples=20, num_warmup=20, **SETTINGS)
     table, warned = diagnosed(fit)
     assert not table.loc["buffer_error", "ok"]
+    looks = fit.sample_stats.copy(deep=True)
+    looks["buffer_error"][0, 0] = np.nan  # a look that failed does not hide the others
+    checks = {check.name: check for check in diagnose(fit.posterior, looks, fit.choices)}
+    assert not checks["buffer_error"].ok
     assert any("longer buffer" in line for line in warned)
 
 

@@ -19,7 +19,7 @@ import sojourn as sj
 from cases import CASES
 from sojourn import _files
 from sojourn._progress import Progress
-from sojourn.results import diagnose
+from sojourn.results import diagnose, largest_block
 from sojourn.runs import runs
 from sojourn.runs.records import decode, encode
 from sojourn.sampling import chains, traces
@@ -192,12 +192,33 @@ def test_an_interrupt_keeps_what_was_drawn(tmp_path, monkeypatch, unbroken):
         patch.setattr(Progress, "advance", interrupt)
         with pytest.raises(sj.Interrupted, match=r"kept in .*continue with sojourn.resume") as e:
             run(tmp_path / "run")
-    kept = e.value.fit
-    if kept is not None:
-        assert kept.posterior.identical(
-            unbroken.posterior.isel(draw=slice(kept.posterior.sizes["draw"]))
-        )
+    kept = e.value.fit.posterior
+    assert kept.identical(unbroken.posterior.isel(draw=slice(kept.sizes["draw"])))
     assert same(sj.resume(tmp_path / "run", Y, progress=False), unbroken)
+
+
+def test_an_interrupt_keeps_finished_chains_where_others_have_not_begun(monkeypatch, unbroken):
+    advance, taken = Progress.advance, []
+
+    def interrupt(self, steps, log_posterior=None):
+        taken.append(steps)
+        if sum(taken) > SETTINGS["num_warmup"] + 24 * SETTINGS["thin"]:
+            raise KeyboardInterrupt
+        advance(self, steps, log_posterior)
+
+    monkeypatch.setattr(traces, "num_cores", lambda: 1)
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    with pytest.raises(sj.Interrupted, match="24 draws of chain 0 are kept") as e:
+        sj.sample(MODEL, Y, num_samples=24, **SETTINGS)
+    assert e.value.fit.posterior.equals(unbroken.posterior.isel(chain=[0]))
+
+
+def test_chains_that_make_most_draws_are_kept():
+    assert largest_block([24, 24]) == [0, 1]
+    assert largest_block([5, 800, 0, 800]) == [1, 3]
+    assert largest_block([20, 24]) == [0, 1]
+    assert largest_block([1, 2]) == [0, 1]
+    assert largest_block([0, 0]) == []
 
 
 PROGRAM = """
@@ -240,7 +261,7 @@ def kill_until_done(folder: Path, signals: list[int]) -> None:
         process.send_signal(number)
         _, err = process.communicate()
         if number == signal.SIGINT and process.returncode != 0:
-            assert "draws per chain are kept" in err, err
+            assert " are kept in " in err, err
         drawn = _drawn(folder / "run")
         assert drawn > 0, err
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -358,8 +379,17 @@ def test_damaged_foreign_and_newer_runs(finished, damage, fragment):
 
 def test_a_lost_state_is_drawn_again(finished, unbroken):
     (finished / "chain-0.npz").unlink()
-    fails("has no draws yet", lambda: sj.load(finished))
+    left = sj.load(finished).posterior
+    assert list(left["chain"]) == [1]
+    assert left.sizes["draw"] == 6
     assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
+
+
+def test_a_run_is_not_cut_below_its_longest_chain(tmp_path, unbroken):
+    run(tmp_path / "run", 12)
+    (tmp_path / "run" / "chain-1.npz").unlink()
+    fails("has 12 draws per chain", lambda: sj.resume(tmp_path / "run", Y, 8))
+    assert same(sj.resume(tmp_path / "run", Y, 24, progress=False), unbroken)
 
 
 @pytest.mark.parametrize("name", ["sampler", "windows", "buffer", "reference"])

@@ -45,7 +45,7 @@ class Progress:
         """Print what was chosen, above the bar."""
         if self._says:
             said = ", ".join(f"{name}={_short(value)}" for name, value in choices.items())
-            self._bar.write(said)
+            self._bar.write(said, file=sys.stderr)
 
     def start(self, total: int, done: int = 0) -> None:
         """Begin to count steps, some of which a run may have behind it."""

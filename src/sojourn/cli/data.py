@@ -56,7 +56,7 @@ def units_of(run: Run) -> Units:
     about = run.config.get("data") or {}
     mean, deviation = about.get("units") or (None, None)
     standard = None if mean is None else (np.asarray(mean), np.asarray(deviation))
-    return Units(bool((about.get("description") or {}).get("log")), standard)
+    return Units(bool(about.get("treatment", {}).get("log")), standard)
 
 
 def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Series:
@@ -67,9 +67,10 @@ def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Ser
     """
     if len(paths) == 1 and (paths[0] / "config.json").is_file():
         return read(paths)
-    kept = ("variable", "sequence", "columns", "missing", "log", "every")
-    asked = (run.config.get("data") or {}).get("description") or {}
-    merged = {name: asked[name] for name in kept if name in asked}
+    about = run.config.get("data") or {}
+    asked = about.get("description") or {}
+    merged = {n: asked[n] for n in ("variable", "sequence", "columns") if n in asked}
+    merged |= about.get("treatment", {})
     merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
     series = as_series(read(paths, **merged), run.model.emission_dim, tuple(run.config["columns"]))
     standard = units_of(run).standard

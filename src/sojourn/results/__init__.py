@@ -2,7 +2,7 @@
 
 from sojourn.results.align import match_states, permute
 from sojourn.results.diagnostics import diagnose, entries
-from sojourn.results.fit import Fit, load, make_fit
+from sojourn.results.fit import Fit, largest_block, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
 from sojourn.results.outputs import columns_of
@@ -21,6 +21,7 @@ __all__ = [
     "forecast",
     "impute",
     "ksd",
+    "largest_block",
     "load",
     "log_likelihood",
     "make_fit",

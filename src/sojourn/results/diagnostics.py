@@ -123,7 +123,7 @@ def diagnose(
     table = summarize(posterior)
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
     if "buffer_error" in statistics:
-        own["buffer_error"] = float(statistics["buffer_error"].max(skipna=False))
+        own["buffer_error"] = float(statistics["buffer_error"].max())
     # Entries that are held fixed have no spread, and nothing to say of it.
     table = table[table["sd"] > 0]
     column = {n: np.asarray(table[n], dtype=float) for n in ("r_hat", "ess", "mcse", "sd")}

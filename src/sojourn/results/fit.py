@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from sojourn.results.metrics import log_likelihood, nmi, predictive_score, rmse,
 from sojourn.results.outputs import average, write_states
 from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
 from sojourn.results.stein import ksd_of_posterior
-from sojourn.runs import create_run, encode, open_run
+from sojourn.runs import Arrays, create_run, encode, open_run
 from sojourn.series import Series, Windows, as_series
 
 if TYPE_CHECKING:
@@ -410,6 +410,9 @@ class Fit:
 def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     """Read a run that was kept with `out` or by `Fit.save`, finished or not.
 
+    Of a run that is not, the chains and draws that make most: all chains up to where the shortest is, or
+    fewer and longer ones.
+
     Args:
         path: The directory of the run.
         thin: Every how many-th draw is read, for runs that are larger than memory.
@@ -419,12 +422,13 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     """
     check_size("thin", thin)
     run = open_run(path)
-    if not run.is_tuned or run.num_draws == 0:
+    chains = run.chains
+    chosen = largest_block([chain.num_draws for chain in chains])
+    if not run.is_tuned or not chosen:
         raise RunError(f"{path} has no draws yet; continue it with sojourn.resume")
     choices = run.read_tuned()[0]["choices"]
-    draws, statistics = zip(*(chain.read(thin) for chain in run.chains), strict=True)
-    columns = tuple(run.config["columns"])
-    return make_fit(run.model, columns, draws, statistics, choices, run.config["seed"])
+    kept = {i: chains[i].read(thin) for i in chosen}
+    return make_fit(run.model, tuple(run.config["columns"]), kept, choices, run.config["seed"])
 
 
 def _joined(truth: Any) -> np.ndarray:
@@ -434,16 +438,27 @@ def _joined(truth: Any) -> np.ndarray:
     return np.asarray(truth)
 
 
+def largest_block(lengths: Sequence[int]) -> list[int]:
+    """Return the chains that together have most draws, each cut to the shortest of them."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    sizes = [(rank + 1) * lengths[i] for rank, i in enumerate(order)]
+    most = max(sizes)
+    if most == 0:
+        return []
+    last = max(rank for rank, size in enumerate(sizes) if size == most)
+    return sorted(order[: last + 1])
+
+
 def make_fit(
     model: Model,
     columns: tuple[str, ...],
-    draws: Sequence[dict[str, np.ndarray]],
-    statistics: Sequence[dict[str, np.ndarray]],
+    chains: Mapping[int, tuple[Arrays, Arrays]],
     choices: dict[str, Any],
     seed: int,
 ) -> Fit:
-    """Assemble the draws of all chains, cut to the shortest and aligned."""
-    posterior = posterior_of(model, columns, draws)
+    """Assemble the draws and statistics of chains, by number, cut to the shortest and aligned."""
+    draws, statistics = zip(*chains.values(), strict=True)
+    posterior = posterior_of(model, columns, draws).assign_coords(chain=list(chains))
     posterior.attrs |= {"sampler": choices["sampler"], "seed": seed}
-    stats = statistics_of(statistics, posterior.sizes["draw"])
+    stats = statistics_of(statistics, posterior.sizes["draw"]).assign_coords(chain=list(chains))
     return Fit(model, posterior, stats, choices, columns)

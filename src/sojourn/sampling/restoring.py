@@ -44,6 +44,7 @@ def config_of(model: Model, series: Series, settings: Settings) -> dict[str, Any
         "columns": list(series.columns),
         "data": {
             "description": series.describe(),
+            "treatment": dict(series.treatment),
             "units": None if series.units is None else [part.tolist() for part in series.units],
             "fingerprint": series.fingerprint,
             "rows": series.num_rows,

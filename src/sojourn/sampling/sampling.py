@@ -15,7 +15,7 @@ from sojourn._validation import check_size
 from sojourn.dynamics import Sampler
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
-from sojourn.results import Fit, make_fit
+from sojourn.results import Fit, largest_block, make_fit
 from sojourn.runs import Run, create_run, open_run, versions
 from sojourn.sampling.chains import gibbs_chain, langevin_chain, statistic_names
 from sojourn.sampling.restoring import (
@@ -156,10 +156,9 @@ def resume(
     with run.locked():
         if num_samples is not None:
             check_size("num_samples", num_samples)
-            if num_samples < run.num_draws:
-                raise RunError(
-                    f"{path} has {run.num_draws} draws per chain; ask for at least as many"
-                )
+            most = max(chain.num_draws for chain in run.chains)
+            if num_samples < most:
+                raise RunError(f"{path} has {most} draws per chain; ask for at least as many")
             run = run.extend(int(num_samples))
         return _draw(run.model, series, settings_of(run), run, progress)
 
@@ -205,12 +204,13 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             raise WriteError(
                 f"{error}; {run.num_draws} draws per chain are kept: then call sojourn.resume"
             ) from error
+    chosen = largest_block([trace.num_draws for trace in traces])
     fit = None
-    if min(trace.num_draws for trace in traces) > 0:
-        draws, statistics = zip(*(trace.store.read() for trace in traces), strict=True)
-        fit = make_fit(outer, series.columns, draws, statistics, choices, settings.seed)
+    if chosen:
+        kept = {i: traces[i].store.read() for i in chosen}
+        fit = make_fit(outer, series.columns, kept, choices, settings.seed)
     if failure is not None:
-        _report(failure, fit, run, tuned is None)
+        _report(failure, fit, run, settings)
     assert fit is not None
     return fit
 
@@ -245,20 +245,29 @@ def _watch(tuned: Tuned, series: Series, *, may_grow: bool) -> Watch | None:
 
 
 def _report(
-    failure: Diverged | KeyboardInterrupt, fit: Fit | None, run: Run | None, gibbs: bool
+    failure: Diverged | KeyboardInterrupt, fit: Fit | None, run: Run | None, settings: Settings
 ) -> None:
     """Raise what stopped the chains early, with what they drew."""
-    kept = 0 if fit is None else fit.posterior.sizes["draw"]
+    kept = "no draws" if fit is None else _counted(fit, settings.num_chains)
     if isinstance(failure, Diverged):
+        gibbs = isinstance(settings.sampler, Gibbs)
+        advice = "Check the data" if gibbs else "Use a smaller step_size or a larger batch"
         raise DivergenceError(
             f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
-            f"finite; {kept} draws before that are kept in this error's `fit`. "
-            + ("Check the data" if gibbs else "Use a smaller step_size or a larger batch"),
+            f"finite; {kept} before that are kept in this error's `fit`. {advice}",
             fit,
         )
     where = "this exception's `fit`" if run is None else f"{run.path}"
     onward = "" if run is None else f"; continue with sojourn.resume({str(run.path)!r})"
-    raise Interrupted(f"stopped: {kept} draws per chain are kept in {where}{onward}", fit)
+    raise Interrupted(f"stopped: {kept} are kept in {where}{onward}", fit)
+
+
+def _counted(fit: Fit, num_chains: int) -> str:
+    draws, chains = fit.posterior.sizes["draw"], fit.posterior["chain"].to_numpy()
+    if len(chains) == num_chains:
+        return f"{draws} draws per chain"
+    each = "chain" if len(chains) == 1 else "each of chains"
+    return f"{draws} draws of {each} {', '.join(map(str, chains))}"
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:

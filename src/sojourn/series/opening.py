@@ -56,12 +56,14 @@ def open_series(
         if not isinstance(missing, int | float | np.number):
             raise TypeError(f"missing must be a number; got {shown(missing)}")
         missing = float(missing)
+    treatment = {"missing": missing, "log": bool(log), "every": int(every)}
     paths = _paths(data)
     if paths is None:
         series = _in_memory(data, variable, sequence, columns)
         if missing is None and not log and every == 1 and not standardize:
             return series
-        changed = replace(_changed(series, missing, log, every, standardize), opened=None)
+        changed = _changed(series, missing, log, every, standardize)
+        changed = replace(changed, opened=None, treatment=treatment)
         if isinstance(series.values, Source):
             return changed
         return replace(changed, values=changed.rows(0, changed.num_rows))
@@ -71,13 +73,11 @@ def open_series(
         "variable": variable,
         "sequence": sequence,
         "columns": columns,
-        "missing": missing,
-        "log": bool(log),
-        "every": int(every),
+        **treatment,
         "standardize": bool(standardize),
     }
     # What is missing is known after the pass over all rows.
-    series = Series(source, lengths, source.columns, "entries", opened=opened)
+    series = Series(source, lengths, source.columns, "entries", opened=opened, treatment=treatment)
     return _changed(series, missing, log, every, standardize)
 
 

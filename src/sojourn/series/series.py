@@ -41,6 +41,7 @@ class Series:
         missing: "none", "rows" if rows are either complete or wholly missing, "entries" otherwise.
         units: Location and scale that were taken out of each column, for `restore`.
         opened: What `open_series` was asked for, None if the data were in memory.
+        treatment: What `open_series` did to values, in memory or not: `missing`, `log`, `every`.
     """
 
     values: np.ndarray | Source
@@ -49,6 +50,7 @@ class Series:
     missing: Missing
     units: tuple[np.ndarray, np.ndarray] | None = None
     opened: Mapping[str, Any] | None = field(default=None, repr=False)
+    treatment: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         values = self.values

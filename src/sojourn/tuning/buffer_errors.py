@@ -38,6 +38,10 @@ def _window_bounds(
     return model.error_bounds(coords, halves, estimator.missing, length, gradient)
 
 
+class NotFiniteError(ValueError):
+    """A gradient is not finite."""
+
+
 class Errors:
     """Errors of buffers, all on the same windows and relative to the noise of their gradients.
 
@@ -73,7 +77,7 @@ class Errors:
         self._sampler = sampler
         self.reference = self._gradients(windows.buffer)
         if not np.isfinite(self.reference).all():
-            raise ValueError("gradients are not finite at these parameters; check their scales")
+            raise NotFiniteError("gradients are not finite at these parameters; check their scales")
         deviation = self.reference - self.reference.mean(0)
         self.noise = float(np.sqrt(np.square(deviation).sum(1).mean()))
 

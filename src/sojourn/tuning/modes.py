@@ -46,6 +46,11 @@ _SAMPLE_ROWS = 65_536
 # Coordinates up to which measuring curvature, two gradients for each, is worth its time.
 _MAX_DIMENSION = 300
 
+NOT_FINITE = (
+    "no step size could be found: the statistics near the start are not finite; check that some rows "
+    "are complete (with their lags), and centre and scale data far from zero"
+)
+
 # Measurements of the curvature on the way to the mode of the sample, and steps after each.
 _ROUNDS = 3
 _STEPS = 12
@@ -132,7 +137,10 @@ def find_mode(
     on_sample = functools.partial(pulled, estimator, source, key, root)
     longest = _LONGEST * float(np.sqrt(T))
     for _ in range(_ROUNDS):
-        curvature = decompose(measure(estimator, source, key, coords, root), root)
+        found = measure(estimator, source, key, coords, root)
+        if not np.isfinite(found).all():
+            raise ValueError(NOT_FINITE)
+        curvature = decompose(found, root)
         coords, left = climb(on_sample, coords, curvature, longest, _STEPS)
         if left < AT_MODE:
             break

@@ -19,7 +19,7 @@ from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model
 from sojourn.series import Series, Windows
 from sojourn.tuning.buffers import check, choose, reference_windows
-from sojourn.tuning.modes import Mode, find_mode, place
+from sojourn.tuning.modes import NOT_FINITE, Mode, find_mode, place
 from sojourn.tuning.steps import (
     WIDE,
     Steps,
@@ -120,10 +120,7 @@ def tune(
         sampler = SGHMC(friction=_FRICTION)
         epsilon = step_size(sampler, model, mode, steps)
     if not np.isfinite(epsilon):
-        raise ValueError(
-            "no step size could be found: the statistics near the start are not finite; check that "
-            "some rows are complete (with their lags), and centre and scale data far from zero"
-        )
+        raise ValueError(NOT_FINITE)
     makes_up = makes_up_for_noise(model, sampler, mode.metric) and steps.covariance.size > 0
     metric = mode.metric
     if makes_up:

@@ -10,7 +10,7 @@ from sojourn.dynamics import SGRLD, Metric
 from sojourn.gradients import Estimator, Source, windowed
 from sojourn.models.base import Coords
 from sojourn.series import Series, Windows
-from sojourn.tuning.buffer_errors import Errors
+from sojourn.tuning.buffer_errors import Errors, NotFiniteError
 from sojourn.tuning.buffers import LADDER, TOLERANCE
 
 
@@ -43,7 +43,7 @@ class Watch:
         model, key = self.estimator.model, jax.random.key(0)  # the same windows for all chains
         try:
             errors = Errors(model, self.series, self.reference, SGRLD(), coords, metric, key)
-        except ValueError:  # a gradient is not finite: the chain's next steps will tell
+        except NotFiniteError:  # the chain's next steps will tell
             return buffer, math.nan
         error = errors(buffer)
         while self.may_grow and error > TOLERANCE and buffer < LADDER[-1]:
