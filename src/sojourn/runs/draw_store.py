@@ -3,13 +3,15 @@
     draws.zarr/posterior/<parameter>       dims (chain, draw, …), states not aligned across chains
     draws.zarr/sample_stats/<statistic>    dims (chain, draw)
 
-Chunks hold draws of one chain, with a checksum. A chunk is replaced whole, so that draws before those
-that are being written are safe; how many draws of a chain count is not said here but by its checkpoint.
+Chunks hold draws of one chain, with a checksum. A chunk is replaced whole, by a file that the disk has,
+so that draws before those that are being written are safe; how many draws of a chain count is not said
+here but by its checkpoint.
 What is behind them is NaN, or was written by a process that did not come to say so.
 """
 
+import asyncio
 import contextlib
-import os
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn._files import RunError, brief, cannot_write, read_json, sync_directory
+from sojourn._files import RunError, brief, cannot_write, read_json, sync_directory, write_file
 
 Arrays = dict[str, np.ndarray]
 
@@ -57,9 +59,9 @@ class DrawStore:
         from zarr.codecs import Crc32cCodec
 
         with _writing(self.path):
-            for left in self.path.rglob("*.partial"):  # by a process that was killed
+            for left in self.path.rglob(".*.part"):  # by a process that was killed
                 left.unlink()
-            root = zarr.open_group(self.path, mode="a", zarr_format=3)
+            root = zarr.open_group(_durable(self.path), mode="a", zarr_format=3)
             for name, shape in shapes.items():
                 whole = (num_chains, num_draws, *shape)
                 if name in root:
@@ -80,10 +82,7 @@ class DrawStore:
         """Write draws of a chain from the `first` on; they are on the disk when this returns."""
         with _writing(self.path):
             for name, values in arrays.items():
-                stop = first + len(values)
-                self._array(name)[chain, first:stop] = values
-                for chunk in range(first // _CHUNK, -(-stop // _CHUNK)):
-                    _sync(self.path.joinpath(name, "c", str(chain), str(chunk)))
+                self._array(name)[chain, first : first + len(values)] = values
 
     def read(self, chain: int, num_draws: int, group: str, thin: int = 1) -> Arrays:
         """Return every `thin`-th of the first draws of a chain, of all arrays of a group.
@@ -115,7 +114,7 @@ class DrawStore:
         codecs = [part.get("name") for part in about.get("codecs", [])]
         if about.get("data_type") != "float64" or codecs != _CODECS:
             raise RunError(f"{self.path / name} was not written by sojourn: the run is damaged")
-        return zarr.open_array(self.path / name, mode="r+", zarr_format=3)
+        return zarr.open_array(_durable(self.path / name), mode="r+", zarr_format=3)
 
 
 @contextlib.contextmanager
@@ -126,10 +125,26 @@ def _writing(path: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
 
 
-def _sync(chunk: Path) -> None:
-    """Let the disk have the file of a chunk, if it is not empty."""
-    for path in chunk.rglob("*") if chunk.is_dir() else [chunk]:
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            sync_directory(path.parent)
+def _durable(path: Path) -> Any:
+    """Return a store whose files are on the disk before they have their names."""
+    return _durable_class()(path)
+
+
+@functools.cache
+def _durable_class() -> Any:
+    from zarr.storage import LocalStore
+
+    class DurableStore(LocalStore):
+        async def set(self, key: str, value: Any) -> None:
+            await asyncio.to_thread(_write, self.root, key, value.to_bytes())
+
+    return DurableStore
+
+
+def _write(root: Path, key: str, content: bytes) -> None:
+    path = root / key
+    fresh = [parent for parent in path.parents if not parent.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, lambda file: file.write(content))
+    for parent in fresh:
+        sync_directory(parent.parent)
