@@ -5,6 +5,7 @@ states given the rows that were seen; the row itself is then drawn given its sta
 state forgets early rows: as many of the last are read as it takes for fewer to give the same law.
 """
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -200,8 +201,7 @@ def impute(
     check_model(model)
     check_size("num_draws", num_draws, least=0)
     check_seed(seed)
-    series = as_series(data, model.emission_dim)
-    _check_imputable(model, series)
+    series = _read_imputable(model, as_series(data, model.emission_dim))
     mean, variance = _moments(model, params, series)
     return imputed(series, mean, variance, _fill(model, params, series, seed, num_draws))
 
@@ -215,7 +215,7 @@ def impute_draws(
     seed: int,
 ) -> "xarray.Dataset":
     """Return `impute` averaged over several parameters, with one draw for each if asked for."""
-    _check_imputable(model, series)
+    series = _read_imputable(model, series)
     hidden = np.isnan(series.to_numpy()).sum()
     total, second = np.zeros(hidden), np.zeros(hidden)
     drawn = [np.zeros((0, hidden))]
@@ -229,13 +229,15 @@ def impute_draws(
     return imputed(series, mean, variance, np.concatenate(drawn))
 
 
-def _check_imputable(model: Model, series: Series) -> None:
+def _read_imputable(model: Model, series: Series) -> Series:
+    """Return the series in memory, where its missing entries are looked up many times."""
     check_lags(model, series)
     if model.num_lags:
         raise ValueError(
             f"{type(model).__name__} takes a row as missing when its own value or a lag is, and has no "
             "law of missing entries; impute with an LGSSM or an SLDS"
         )
+    return dataclasses.replace(series, values=series.to_numpy())
 
 
 def imputed(

@@ -63,7 +63,7 @@ def predictive_score(
         model: The model.
         params: Parameters.
         data: The series, as in `sample`.
-        horizon: How many rows ahead.
+        horizon: How many rows ahead; with lags, one: farther rows depend on those in between.
         seed: As in `log_likelihood`.
         num_particles: As in `log_likelihood`.
     """

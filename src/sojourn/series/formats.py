@@ -82,7 +82,7 @@ def readable(place: Place, what: str) -> Iterator[None]:
 
 def open_npy(place: Place, variable: str | None, columns: Names) -> list[Source]:
     """Open one array: mapped into memory, or read by ranges of bytes from elsewhere."""
-    _no_names(place, variable, columns)
+    _no_names(place, variable)
     with readable(place, "a .npy array"):
         array = np.load(place.path, mmap_mode="r") if place.is_local else _RemoteArray(place)
     return from_array(array, place.text)
@@ -90,7 +90,6 @@ def open_npy(place: Place, variable: str | None, columns: Names) -> list[Source]
 
 def open_npz(place: Place, variable: str | None, columns: Names) -> list[Source]:
     """Open the arrays of an archive, each of them one series unless one is chosen; kept in memory."""
-    _no_names(place, None, columns)
     with readable(place, "an .npz archive"), place.open() as file, np.load(file) as archive:
         names = list(archive) if variable is None else [variable]
         check_known("array", names, list(archive))
@@ -104,7 +103,8 @@ def open_npz(place: Place, variable: str | None, columns: Names) -> list[Source]
 
 def open_zarr(place: Place, variable: str | None, columns: Names) -> list[Source]:
     """Open an array or a group of arrays."""
-    zarr = need("zarr", "zarr")
+    import zarr
+
     with readable(place, "a Zarr store"):
         node = zarr.open(place.text if not place.is_local else str(place.path), mode="r")
         is_group = hasattr(node, "keys")
@@ -112,7 +112,7 @@ def open_zarr(place: Place, variable: str | None, columns: Names) -> list[Source
     every = {name: _ZarrArray(array, place) for name, array in arrays.items()}
     if is_group:
         return _from_group(every, place, variable, columns)
-    _no_names(place, variable, columns)
+    _no_names(place, variable)
     return from_array(every[""], place.text)
 
 
@@ -226,11 +226,10 @@ def _coordinate_names(array: Any) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if names.dtype.kind in "OUT" else None
 
 
-def _no_names(place: Place, variable: str | None, columns: Names) -> None:
+def _no_names(place: Place, variable: str | None) -> None:
     """Raise if something is looked for by name in a file that has no names."""
     if variable is not None:
         raise ValueError(f"{place.text} holds one array, without a name: leave variable out")
-    del columns  # a single array has columns y0, y1, …, chosen later
 
 
 class _RemoteArray:

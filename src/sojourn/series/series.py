@@ -119,8 +119,16 @@ class Series:
         return np.split(self.rows(0, self.num_rows), np.cumsum(self.lengths)[:-1])
 
     def resident(self) -> Array:
-        """Return all rows in memory, columns first, shape (D, N)."""
-        return jnp.asarray(np.ascontiguousarray(self.rows(0, self.num_rows).T))
+        """Return all rows in memory, columns first, shape (D, N); one copy for all who ask."""
+        precision = str(jnp.result_type(float))
+        if precision not in self._resident:
+            rows = np.ascontiguousarray(self.rows(0, self.num_rows).T)
+            self._resident[precision] = jnp.asarray(rows)
+        return self._resident[precision]
+
+    @functools.cached_property
+    def _resident(self) -> dict[str, Array]:
+        return {}
 
     def select(self, columns: Sequence[str]) -> "Series":
         """Return these columns, in this order."""
