@@ -106,7 +106,7 @@ def open_zarr(place: Place, variable: str | None, columns: Names) -> list[Source
     import zarr
 
     with readable(place, "a Zarr store"):
-        node = zarr.open(place.text if not place.is_local else str(place.path), mode="r")
+        node: Any = zarr.open(place.text if not place.is_local else str(place.path), mode="r")
         is_group = hasattr(node, "keys")
         arrays = dict(node.arrays()) if is_group else {"": node}
     every = {name: _ZarrArray(array, place) for name, array in arrays.items()}
