@@ -19,7 +19,7 @@ Scale = Literal["small", "paper"]
 Value = TypeVar("Value")
 
 # Minutes that samplers run in all, by scale.
-_BUDGET = {"small": 0.4, "paper": 15.0}
+_BUDGET = {"small": 0.4, "paper": 6.0}
 
 
 @dataclass(frozen=True)
