@@ -65,7 +65,7 @@ def comparison():
 def test_draws_carry_the_time_they_took(comparison):
     one = comparison[0].traces[0]
     num = one.fit.posterior.sizes["draw"]
-    assert num >= 80
+    assert num >= 40  # two rounds
     assert one.seconds.shape == (num,)
     assert (np.diff(one.seconds) >= 0).all()
     assert one.seconds[0] > 0
