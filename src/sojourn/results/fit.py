@@ -41,9 +41,10 @@ class Fit:
     Attributes:
         model: The model, with the units and priors that were used.
         posterior: Draws of the parameters, dims (chain, draw, …), states aligned across chains.
-        sample_stats: Step size and log-posterior of each draw (`lp`, estimated at every tenth draw, up
-            to a constant); on windows also the buffer and its error where the chain was when that was
-            last measured; empty for Gibbs.
+        sample_stats: Step size and log-posterior of each draw (`lp`, up to a constant, estimated at
+            every tenth draw from as many windows as a step has, the same for all draws: few windows give
+            a rough picture of where chains are); on windows also the buffer and its error where the
+            chain was when that was last measured; empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
         columns: Names of the data's columns. Data frames given to the methods are matched by them.
     """
