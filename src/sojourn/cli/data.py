@@ -56,7 +56,13 @@ def units_of(run: Run) -> Units:
     about = run.config.get("data") or {}
     mean, deviation = about.get("units") or (None, None)
     standard = None if mean is None else (np.asarray(mean), np.asarray(deviation))
-    return Units(bool(about.get("treatment", {}).get("log")), standard)
+    return Units(bool(_treatment(about).get("log")), standard)
+
+
+def _treatment(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was done to the data of a run; earlier runs have it with what was opened."""
+    found = about.get("treatment", about.get("description") or {})
+    return {name: found[name] for name in ("missing", "log", "every") if name in found}
 
 
 def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Series:
@@ -70,7 +76,7 @@ def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Ser
     about = run.config.get("data") or {}
     asked = about.get("description") or {}
     merged = {n: asked[n] for n in ("variable", "sequence", "columns") if n in asked}
-    merged |= about.get("treatment", {})
+    merged |= _treatment(about)
     merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
     series = as_series(read(paths, **merged), run.model.emission_dim, tuple(run.config["columns"]))
     standard = units_of(run).standard

@@ -1,8 +1,9 @@
 """What follows from draws: `Fit`, metrics, states, forecasts, diagnostics."""
 
 from sojourn.results.align import match_states, permute
+from sojourn.results.datasets import largest_block
 from sojourn.results.diagnostics import diagnose, entries
-from sojourn.results.fit import Fit, largest_block, load, make_fit
+from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
 from sojourn.results.outputs import columns_of

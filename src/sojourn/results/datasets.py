@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     import xarray
 
 
+def largest_block(lengths: Sequence[int]) -> list[int]:
+    """Return the chains that together have most draws, each cut to the shortest of them."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    sizes = [(rank + 1) * lengths[i] for rank, i in enumerate(order)]
+    most = max(sizes)
+    if most == 0:
+        return []
+    last = max(rank for rank, size in enumerate(sizes) if size == most)
+    return sorted(order[: last + 1])
+
+
 def posterior_of(
     model: Model, columns: tuple[str, ...], draws: Sequence[dict[str, np.ndarray]]
 ) -> "xarray.Dataset":

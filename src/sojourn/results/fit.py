@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,13 @@ from sojourn._files import RunError
 from sojourn._progress import track
 from sojourn._validation import check_size
 from sojourn.models.base import Model
-from sojourn.results.datasets import arrays_of, chain_of, posterior_of, statistics_of
+from sojourn.results.datasets import (
+    arrays_of,
+    chain_of,
+    largest_block,
+    posterior_of,
+    statistics_of,
+)
 from sojourn.results.diagnostics import diagnose, summarize
 from sojourn.results.forecasts import forecast_draws, impute_draws
 from sojourn.results.metrics import log_likelihood, nmi, predictive_score, rmse, running_mse
@@ -437,17 +443,6 @@ def _joined(truth: Any) -> np.ndarray:
     if isinstance(truth, list | tuple) and len(truth) and np.ndim(truth[0]):
         return np.concatenate([np.asarray(part) for part in truth])
     return np.asarray(truth)
-
-
-def largest_block(lengths: Sequence[int]) -> list[int]:
-    """Return the chains that together have most draws, each cut to the shortest of them."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    sizes = [(rank + 1) * lengths[i] for rank, i in enumerate(order)]
-    most = max(sizes)
-    if most == 0:
-        return []
-    last = max(rank for rank, size in enumerate(sizes) if size == most)
-    return sorted(order[: last + 1])
 
 
 def make_fit(
