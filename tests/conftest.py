@@ -6,8 +6,15 @@ import warnings
 from jaxtyping import install_import_hook
 
 # Tests use the cores by running side by side. A program that waits, on a thread of the runtime's pool,
-# for another thread of that pool can wait for ever where there are only two.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+# for another thread of that pool can wait for ever where there are only two. Most of their time they
+# compile programs to run once, so these are optimised less; `XLA_FLAGS=` in front of the command runs
+# them as users do.
+_QUICK = (
+    "--xla_cpu_multi_thread_eigen=false",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_backend_optimization_level=1",
+)
+os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK))
 
 # ArviZ announces its next major version on import.
 warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")

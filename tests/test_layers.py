@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sojourn"
 
 # What each part may import, beside itself and the private helpers.
 SHARED = {
+    "_compile",
     "_cores",
     "_files",
     "_linalg",

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
@@ -160,7 +161,7 @@ class AlternatingSweep:
         return Series(x, tuple(length + 1 for length in lengths), names, "none")
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6))
+@compiled(static_argnums=(0, 5, 6))
 def _start(
     model: Model,
     key: Array,
@@ -176,7 +177,7 @@ def _start(
     return counted_rows(z, drawn, core), Edges(zero, zero, zero, zero)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 7))
+@compiled(static_argnums=(0, 6, 7))
 def _sample(
     model: Model,
     key: Array,

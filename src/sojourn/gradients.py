@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from sojourn._compile import compiled
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Missing
@@ -302,7 +303,7 @@ def _grouped(batch: Batch) -> Source:
     return Source(jnp.zeros((0, 0)), None, tiles, None)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def _windowed_gradient(
     estimator: Estimator, source: Source, key: Array, coords: Coords
 ) -> dict[str, Array]:

@@ -140,7 +140,8 @@ def test_samplers_agree_with_hamiltonian_monte_carlo(num_rows, sampler, windows,
         worst["sd"] = max(worst["sd"], abs(chains.std() / sd - 1))
         worst["ess"] = min(worst["ess"], effective_sample_size(chains))
     print(f"{worst}, {fit.choices}")
-    assert worst["ess"] > 1000
+    # Then the error of the draws is 6% of an sd, and 4% in the sds.
+    assert worst["ess"] > 300
     assert worst["mean"] < 0.15
     assert worst["sd"] < 0.10
 

@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,9 @@ class Model(abc.ABC):
 
     emission_dim: int
     units: Units | None
+
+    # Options of the XLA compiler for programs of this model, as pairs of name and value.
+    compiler_options: ClassVar[tuple[tuple[str, Any], ...]] = ()
 
     # What a concrete model defines.
 

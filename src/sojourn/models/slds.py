@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -121,6 +121,10 @@ class SLDS(Model):
     num_burnin: int = 1
     num_draws: int = 2
     units: Units | None = None
+
+    # The long unrolled steps of its filters take half again as long, and to compile too, by the emitters
+    # that serve the other models better.
+    compiler_options: ClassVar = (("xla_cpu_use_fusion_emitters", False),)
 
     def __post_init__(self) -> None:
         check_size("num_states", self.num_states)

@@ -16,7 +16,6 @@ are those of the whole series; and the traceback from a later row, once it has m
 is the best path. Scores and states are compared at the seams.
 """
 
-import functools
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn._cores import num_cores
 from sojourn._precision import double
 from sojourn._progress import count_rows
@@ -294,7 +294,7 @@ def _stream_groups(
     return _largest_gap(every_seam)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 5, 6))
+@compiled(static_argnums=(0, 1, 5, 6))
 def apply_to_rows(
     model: Model,
     method: str,
@@ -359,7 +359,7 @@ def estimated_score(
     return total
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6))
+@compiled(static_argnums=(0, 4, 5, 6))
 def _estimate(
     model: Model,
     key: Array,
@@ -385,7 +385,7 @@ def total_prediction(
     return float(sum(r.sum() for r in results)), gap
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+@compiled(static_argnums=(0, 4, 5))
 def _predict(
     model: Model, coords: Coords, batch: Batch, drawn: Drawn, missing: Missing, horizon: int
 ) -> tuple[Array, Edges]:

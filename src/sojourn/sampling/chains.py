@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn._compile import compiled
 from sojourn._progress import Progress
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
@@ -196,6 +197,7 @@ def _advance(
     stop = int(first) + int(num_draws) * int(thin)
     for begin, end, given in fetched(estimator, source, key, int(first), stop, splits=2):
         state, kept = _take_steps(
+            estimator,
             given,
             metric,
             key,
@@ -207,7 +209,6 @@ def _advance(
             epsilon,
             thin,
             tame,
-            estimator=estimator,
             sampler=sampler,
             decay=decay,
         )
@@ -216,8 +217,9 @@ def _advance(
     return state, kept
 
 
-@functools.partial(jax.jit, static_argnames=("estimator", "sampler", "decay"))
+@compiled(static_argnums=0, static_argnames=("sampler", "decay"))
 def _take_steps(
+    estimator: Estimator,
     source: Source,
     metric: Metric,
     key: Array,
@@ -230,7 +232,6 @@ def _take_steps(
     thin: Any,
     tame: Any,
     *,
-    estimator: Estimator,
     sampler: Sampler,
     decay: Decay | None,
 ) -> tuple[State, dict[str, Array]]:

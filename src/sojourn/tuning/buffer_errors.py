@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn.batch import Batch
 from sojourn.dynamics import Metric, Sampler
 from sojourn.gradients import Estimator, Source, fetch, windowed
@@ -20,7 +21,7 @@ from sojourn.series import Series, Windows
 from sojourn.tuning.whitening import cut, whitened, window_gradients
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled(static_argnums=(0, 1))
 def _window_bounds(
     estimator: Estimator,
     sampler: Sampler,
@@ -75,6 +76,7 @@ class Errors:
         source = fetch(estimator, source, jax.random.split(key)[0])
         self._estimator, self._at = estimator, (source, key, coords, metric)
         self._sampler = sampler
+        self._found: dict[int, np.ndarray] = {}
         self.reference = self._gradients(windows.buffer)
         if not np.isfinite(self.reference).all():
             raise NotFiniteError("gradients are not finite at these parameters; check their scales")
@@ -86,7 +88,9 @@ class Errors:
 
     def differences(self, buffer: int) -> np.ndarray:
         """Return what the buffer changes in the gradient of each window, (W, dimension)."""
-        return self._gradients(buffer) - self.reference
+        if buffer not in self._found:
+            self._found[buffer] = self._gradients(buffer) - self.reference
+        return self._found[buffer]
 
     def __call__(self, buffer: int) -> float:
         """Return the error of a buffer."""

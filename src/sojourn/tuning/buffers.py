@@ -5,7 +5,6 @@ Errors are measured (`buffer_errors.py`); rates and bounds of the theory, which 
 """
 
 import dataclasses
-import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
 from sojourn.dynamics import SGLD, SGRLD, Metric
@@ -357,7 +357,7 @@ def _metric(model: Model, series: Series, coords: Coords, key: Array) -> Metric:
     return _metric_at(estimator, source, key, coords, T)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@compiled(static_argnums=(0, 4))
 def _metric_at(
     estimator: Estimator, source: Source, key: Array, coords: Coords, T: float
 ) -> Metric:

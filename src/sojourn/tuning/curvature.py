@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn.blocks import Pilot
 from sojourn.dynamics import dimension, posterior_gradient, pull, push
 from sojourn.gradients import Estimator, Source, fetch
@@ -79,7 +80,7 @@ def complete_root(
     return {n: columns[n].reshape(flat.size, -1).T for n in like}
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def pulled(
     estimator: Estimator, source: Source, key: Array, root: Mapping[str, Array], coords: Coords
 ) -> Array:
@@ -88,7 +89,7 @@ def pulled(
     return pull(root, posterior_gradient(estimator.model, coords, statistics))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def _differences(
     estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
 ) -> Array:
@@ -149,7 +150,7 @@ def information(one: np.ndarray, other: np.ndarray, length: int, T: float) -> np
     return (W * K + d * np.eye(d)) / (W + d)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def _window_scores(
     estimator: Estimator,
     source: Source,

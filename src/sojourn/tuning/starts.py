@@ -4,7 +4,6 @@ Several starts, a few steps of stochastic EM on windows from each, the best kept
 fresh windows, then more EM with averaging to the neighbourhood of the mode.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn.batch import Seam
 from sojourn.gradients import Estimator, Source, fetch, fetched, windowed
 from sojourn.models.base import Coords, Model
@@ -56,7 +56,7 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
     return _log_posterior(estimator, fetch(estimator, source, key), key, coords)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
     model = estimator.model
 
@@ -91,7 +91,7 @@ def _em(
     return found
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0)
 def _em_steps(
     estimator: Estimator,
     source: Source,

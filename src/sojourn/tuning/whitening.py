@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn.batch import Batch, Cut
 from sojourn.dynamics import Metric, Sampler
 from sojourn.gradients import Estimator, Source, fetch
@@ -23,7 +24,7 @@ def whitened(
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled(static_argnums=(0, 1))
 def full_gradient(
     estimator: Estimator,
     sampler: Sampler,
@@ -56,7 +57,7 @@ def window_gradients(
     return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@compiled(static_argnums=(0, 1))
 def _window_gradients(
     estimator: Estimator,
     sampler: Sampler,

@@ -1,0 +1,34 @@
+"""Programs compiled with the options their model asks for."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+
+def compiled(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a function whose first argument, a model or what has one, is static.
+
+    Models name options of the compiler where its own choice costs them time. JAX takes options for whole
+    programs alone: a function called within another program is compiled as that one is.
+
+    Args:
+        **settings: As of `jax.jit`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.cache
+        def program(options: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+            return jax.jit(function, compiler_options=dict(options), **settings)
+
+        @functools.wraps(function)
+        def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+            within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+            options = () if within else getattr(first, "model", first).compiler_options
+            return program(options)(first, *args, **kwargs)
+
+        return call
+
+    return decorate
