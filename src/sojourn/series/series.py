@@ -308,14 +308,17 @@ def scan(series: Series) -> Overview:
             whole |= bool(gone.any())
             partial |= not np.array_equal(gone, missing.any(0))
             seen -= missing.sum(1)
-            total = np.where(missing, 0.0, y).sum(1)
-        low, high = np.fmin(low, np.fmin.reduce(y, 1)), np.fmax(high, np.fmax.reduce(y, 1))
-        center = total / np.maximum(seen, 1)
-        total = np.maximum(count + seen, 1)
+            center = np.where(missing, 0.0, y).sum(1) / np.where(seen > 0, seen, np.nan)
+            y = np.where(missing, center[:, None], y)
+        else:
+            center = total / seen
+        # Of a column without a value here all of this is NaN, and does not count.
+        low, high = np.fmin(low, y.min(1)), np.fmax(high, y.max(1))
         y -= center[:, None]
-        squares += np.nansum(np.square(y, out=y), axis=1)
-        squares += np.square(center - mean) * count * seen / total
-        mean += (center - mean) * seen / total
+        total = np.maximum(count + seen, 1)
+        spread = np.einsum("ij,ij->i", y, y) + np.square(center - mean) * count * seen / total
+        squares += np.where(seen > 0, spread, 0.0)
+        mean += np.where(seen > 0, (center - mean) * seen / total, 0.0)
         count += seen
     if not count.all():
         name = series.columns[int(np.argmin(count))]
