@@ -94,9 +94,9 @@ def langevin(
     return methods
 
 
-def batch_and_default() -> list[Method]:
+def batch_and_default() -> tuple[Method, Method]:
     """Return Gibbs and, beside it, the library's default."""
-    return [Method("Gibbs", sj.Gibbs()), Method(AUTO, None, thin="auto")]
+    return Method("Gibbs", sj.Gibbs()), Method(AUTO, None, thin="auto")
 
 
 def with_search(methods: Sequence[Method], factors: Sequence[float]) -> list[Method]:

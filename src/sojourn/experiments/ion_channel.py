@@ -42,7 +42,7 @@ def run(session: Session) -> None:
         sgld, sgrld = steps[name]
         methods = _traces.langevin((sgld,) * 2, (sgrld,) * 2, _WINDOWS)
         rest = _traces.batch_and_default()
-        methods += rest if name == "down-sampled" else rest[1:]
+        methods += list(rest) if name == "down-sampled" else [rest[1]]
         _compare(session, name, y, num_states, methods, 1 / len(series))
     _check_labels(session)
 
