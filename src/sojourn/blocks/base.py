@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -32,6 +32,9 @@ class Block(abc.ABC):
 
     `coords` are unconstrained and are what samplers move; `params` are constrained values.
     """
+
+    # Whether `step` would be exact, whatever its size, with statistics of known states.
+    has_exact_step: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -5,7 +5,7 @@ Legend: Π (K, K) rows "from"; φ = e^η > 0 expanded mean, Φ_k = Σ_j φ_kj, �
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,7 @@ class Transition(Block):
     num_states: int
     concentration: Any = 1.0
     name: str = "transition_matrix"
+    has_exact_step: ClassVar[bool] = True
     _alpha: tuple[tuple[float, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -27,9 +27,10 @@ from sojourn.dynamics.base import (
     push,
 )
 from sojourn.dynamics.hamiltonian import SGHMC, SGNHT
-from sojourn.dynamics.langevin import SGLD, SGRLD
+from sojourn.dynamics.langevin import OWN_ERROR, SGLD, SGRLD
 
 __all__ = [
+    "OWN_ERROR",
     "SGHMC",
     "SGLD",
     "SGNHT",

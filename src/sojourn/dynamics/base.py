@@ -50,10 +50,12 @@ class Shape(NamedTuple):
         curvature: Largest curvature per row, in the metric.
         variation: Largest change of the curvature, in the metric, between places that chains visit; zero
             for a Gaussian.
+        own_error: Relative error of variances, per ε, where blocks move in their own metric.
     """
 
     curvature: float
     variation: float
+    own_error: float = 0.5
 
     def splitting_error(self, epsilon: float) -> float:
         """Return the relative error of variances of the splitting in a constant metric.

@@ -27,8 +27,8 @@ from sojourn.models.base import Coords, Model
 # Relative error of variances allowed from the splitting of steps in a constant metric.
 _SPLITTING_ERROR = 0.02
 
-# ε of blocks that move in their own metric, of curvature one: an excess of ε / 2.
-_OWN_STEP = 0.1
+# That allowed where blocks move in their own metric.
+OWN_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,22 @@ class SGRLD(_Langevin):
         return jnp.concatenate(white)
 
     def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
-        """Return ε with errors of 2% from the splitting, of 5% in blocks with a metric of their own.
+        """Return ε with errors of 2% from the splitting, of 5% where blocks have a metric of their own.
 
         At most ε λ = 1, where draws follow each other almost independently.
         """
-        own = own_blocks(model, metric)
+        own = OWN_ERROR / max(shape.own_error, OWN_ERROR)
         if not metric.root:
-            return _OWN_STEP
+            return own
         allowed = 2 * math.sqrt(_SPLITTING_ERROR / max(shape.variation, _SPLITTING_ERROR))
         constant = min(1.0, allowed) / shape.curvature
-        return min(_OWN_STEP, constant) if own else constant
+        return min(own, constant) if own_blocks(model, metric) else constant
 
     def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:
-        """Return the splitting's error, or ε / 2 where a block moves in its own metric."""
+        """Return the splitting's error, or that of blocks that move in their own metric."""
         constant = shape.splitting_error(epsilon) if metric.root else 0.0
-        return max(constant, epsilon / 2 if own_blocks(model, metric) else 0.0)
+        own = epsilon * shape.own_error if own_blocks(model, metric) else 0.0
+        return max(constant, own)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from sojourn.tuning.curvature import (
     measure,
     pulled,
 )
+from sojourn.tuning.own_steps import with_own_error
 
 # Rows of the windows that curvature is measured on.
 _SAMPLE_ROWS = 65_536
@@ -158,6 +159,7 @@ def find_mode(
         mode = next(m for m in reversed(seen) if _same(m.coords, coords))
     average, shape = _average(estimator, source, key, mode.coords, curvature)
     metric = _constant(mode.metric, root, average.spread())
+    shape = with_own_error(shape, estimator, source, key, mode.coords, metric)
     return mode._replace(metric=metric, shape=shape)
 
 
