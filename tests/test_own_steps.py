@@ -20,7 +20,7 @@ def test_error_of_an_exact_step_is_what_hidden_states_hide(share, epsilon):
 
 
 def test_error_counts_in_parameters_alone(rng):
-    """Of coupled blocks, as a recursion of covariances has it; a flat direction that no parameter sees."""
+    """Coupled blocks, by a recursion of covariances; a flat direction that no parameter sees."""
     root = np.eye(4) + 0.2 * rng.normal(size=(4, 4))
     H = root @ root.T
     H[3] = H[:, 3] = 0.0
