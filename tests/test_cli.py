@@ -197,6 +197,7 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     own = sj.sample(fit.model, in_memory, sj.Gibbs(), out=tmp_path / "memory", **how)
     again = run("score", tmp_path / "memory", tmp_path / "raw.csv", "--json")[1]
     assert json.loads(again)["log_likelihood"] == pytest.approx(own.score(train), rel=1e-12)
+    fails("give them again, after the run's name", "resume", tmp_path / "memory", "--samples", "9")
 
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation
     out = run("score", made, tmp_path / "new.csv", "--json")[1]
@@ -216,6 +217,28 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     expected = np.exp(fit.model.simulate(fit.mean, 9, seed=0)[1] * deviation + mean)
     np.testing.assert_allclose(simulated, expected, rtol=1e-10)
     fails("'animal'", "score", made, tmp_path / "new.csv", "--sequence", "animal")
+
+
+def test_data_of_one_series_for_a_run_of_several(run, fails, folder, tmp_path):
+    table = pd.read_csv(folder / "data.csv")
+    table.assign(animal=np.arange(len(table)) // 40).to_csv(tmp_path / "many.csv", index=False)
+    how = (
+        "--states",
+        "2",
+        "--sampler",
+        "gibbs",
+        "--samples",
+        "3",
+        "--warmup",
+        "2",
+        "--chains",
+        "1",
+    )
+    made = tmp_path / "run"
+    named = ("--sequence", "animal")
+    assert run("fit", tmp_path / "many.csv", *named, *how, "--out", made)[0] == 0
+    fails("give --sequence '' where there is but one", "score", made, folder / "data.csv")
+    assert run("score", made, folder / "data.csv", "--sequence", "")[0] == 0
 
 
 def test_a_saved_fit_needs_data(run, fails, folder, tmp_path):

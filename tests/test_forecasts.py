@@ -287,6 +287,9 @@ def test_a_fit_forecasts_imputes_and_draws_paths():
     ahead = fit.forecast(y, 3, num_draws=5, seed=1)
     assert dict(ahead.sizes) == {"draw": 5, "series": 1, "ahead": 3, "column": 2}
     filled = fit.impute(y, num_draws=5, with_draws=True)
+    plain = fit.impute(y, num_draws=5)
+    assert set(plain) == {"mean", "sd"}
+    np.testing.assert_array_equal(plain["mean"], filled["mean"])
     parts = [sj.impute(fit.model, p, y) for p in fit.draws(5)]
     mean = np.mean([p["mean"][20, 1] for p in parts])
     second = np.mean([p["sd"][20, 1] ** 2 + p["mean"][20, 1] ** 2 for p in parts])

@@ -78,8 +78,10 @@ _IN_SHELL = (
     (r"sojourn\.resume\('(.*?)'\)", r"sojourn resume \1"),
     (r"sojourn\.resume\b", "sojourn resume"),
     (r"open_series\(data, (\w+=.*?)\)", r"\1"),
+    (r", with data=", ", after the run's name"),
     (r"\bcolumns=", "--column"),
-    (r"\b(sequence|variable)=", r"--\1 "),
+    (r"\b(sequence|variable|missing)=(?=['\w])", r"--\1 "),
+    (r"\b(sequence|variable|missing)=", r"--\1"),
 )
 
 

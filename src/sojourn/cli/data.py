@@ -78,9 +78,23 @@ def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Ser
     merged = {n: asked[n] for n in ("variable", "sequence", "columns") if n in asked}
     merged |= _treatment(about)
     merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
-    series = as_series(read(paths, **merged), run.model.emission_dim, tuple(run.config["columns"]))
+    sequence = merged.get("sequence")
+    try:
+        series = _opened(run, paths, merged)
+    except ValueError as error:
+        if options.get("sequence") or f"no column {sequence!r}" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}; the data of {run.path} had it to tell series apart: give sequence='' where there "
+            "is but one"
+        ) from None
     standard = units_of(run).standard
     return series if standard is None else series.standardized(*standard)
+
+
+def _opened(run: Run, paths: Sequence[Path], options: dict[str, Any]) -> Series:
+    series = read(paths, **options)
+    return as_series(series, run.model.emission_dim, tuple(run.config["columns"]))
 
 
 def fit_and_data(

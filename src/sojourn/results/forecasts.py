@@ -315,7 +315,7 @@ def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -
     hidden = np.isnan(series.to_numpy())
     rows = hidden.any(1)
     if count == 0 or not rows.any():
-        return np.zeros((count, 0))
+        return np.zeros((count, hidden.sum()))
     values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
     paths = draw_paths(raw, coords, series, jax.random.key(seed), count)
     rng = np.random.default_rng(seed)
