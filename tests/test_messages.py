@@ -33,9 +33,7 @@ def test_messages_equal_enumeration(rng, K, zeros):
     moments, kept = discrete.expected_moments(
         jnp.asarray(Pi), filtered, jnp.asarray(weight), jnp.asarray(features), keep_marginals=True
     )
-    best = discrete.viterbi(
-        jnp.log(jnp.asarray(Pi)), jnp.log(jnp.asarray(initial)), jnp.asarray(log_f)
-    )
+    best = best_paths(Pi, initial, log_f, np.full(W, T))
     for w in range(W):
         truth = enumerate_paths(Pi, initial[:, w], log_f[:, :, w])
         total = filtered.log_normalizer[:, w].sum()
@@ -47,6 +45,27 @@ def test_messages_equal_enumeration(rng, K, zeros):
         sums = np.einsum("t,tk,tf->kf", weight[:, w], truth.marginals, features[:, 0, :, w])
         np.testing.assert_allclose(moments.features[:, :, w], sums, atol=1e-12)
         np.testing.assert_array_equal(best.path[:, w], truth.best)
+
+
+def best_paths(Pi, initial, log_f, end):
+    return discrete.viterbi(
+        jnp.log(jnp.asarray(Pi)),
+        jnp.log(jnp.asarray(initial)),
+        jnp.asarray(log_f),
+        jnp.asarray(end),
+    )
+
+
+@pytest.mark.parametrize("end", [1, 3, 5])
+def test_rows_behind_the_end_have_no_say_in_the_best_path(rng, end):
+    """They are missing, but unlike missing rows of the series no state of theirs is sought."""
+    W = 40
+    Pi, initial, log_f = random_chain(rng, 3, 5, W, spread=0.2)
+    log_f[end:] = 0.0
+    best = best_paths(Pi, initial, log_f, np.full(W, end))
+    for w in range(W):
+        truth = enumerate_paths(Pi, initial[:, w], log_f[:end, :, w])
+        np.testing.assert_array_equal(best.path[:end, w], truth.best)
 
 
 def test_features_of_each_state(rng):

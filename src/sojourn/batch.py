@@ -27,11 +27,13 @@ class Batch(NamedTuple):
 class Seam(NamedTuple):
     """Where neighbouring windows can be compared; row numbers within each window.
 
-    `start` is the first row that counts, `stop` the row behind the last: the neighbour's first.
+    `start` is the first row that counts, `stop` the row behind the last: the neighbour's first. Rows from
+    `end` on lie behind the end of the series.
     """
 
     start: Int[Array, "W"]
     stop: Int[Array, "W"]
+    end: Int[Array, "W"]
 
 
 class Edges(NamedTuple):
@@ -104,7 +106,8 @@ def edges(previous: Array, last: Array, backward: Array, seam: Seam) -> Edges:
 
 def earlier(seam: Seam, horizon: int) -> Seam:
     """Return the seam seen from `horizon` rows before, where what predicts its rows is known."""
-    return Seam(jnp.maximum(seam.start - horizon, 0), jnp.maximum(seam.stop - horizon, 0))
+    start, stop = (jnp.maximum(row - horizon, 0) for row in (seam.start, seam.stop))
+    return Seam(start, stop, seam.end)
 
 
 def rows_at(rows: Array, index: Array) -> Array:

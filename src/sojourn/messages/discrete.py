@@ -180,16 +180,25 @@ def viterbi(
     log_Pi: Float[Array, "K K"],
     log_initial: Float[Array, "K W"],
     log_f: Float[Array, "L K W"],
+    end: Int[Array, "W"],
 ) -> Best:
-    """Find the most probable states of each window; ties go to the lower state."""
+    """Find the most probable states of each window; ties go to the lower state.
 
-    def step(score: Array, row: Array) -> tuple[Array, tuple[Array, Array]]:
+    Rows from `end` on are none of the series: unlike a missing row, whose state is part of the path, they
+    repeat the last state.
+    """
+    K = log_Pi.shape[0]
+
+    def step(score: Array, row: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        log_f, inside = row
         joint = score[:, None] + log_Pi[:, :, None]
-        best = joint.max(0) + row
-        best = best - best.max(0)
-        return best, (jnp.argmax(joint, axis=0).astype(jnp.int32), best)
+        best = joint.max(0) + log_f
+        best = jnp.where(inside, best - best.max(0), score)
+        pointer = jnp.where(inside, jnp.argmax(joint, axis=0), jnp.arange(K)[:, None])
+        return best, (pointer.astype(jnp.int32), best)
 
-    last, (pointers, scores) = lax.scan(step, log_initial, log_f)
+    inside = jnp.arange(log_f.shape[0])[:, None] < end
+    last, (pointers, scores) = lax.scan(step, log_initial, (log_f, inside))
     end = jnp.argmax(last, axis=0).astype(jnp.int32)
 
     def trace(state: Array, pointer: Array) -> tuple[Array, Array]:

@@ -184,7 +184,7 @@ class RegimeModel(Model):
         Pi = self.transition.to_params(coords)[self.transition.name]
         log_f = self.log_density(coords, batch, missing)
         start = jnp.log(self._start(Pi, batch))
-        best = discrete.viterbi(jnp.log(Pi), start, log_f)
+        best = discrete.viterbi(jnp.log(Pi), start, log_f, seam.end)
         # Scores of unreachable states are -inf on both sides of a seam; compare them as equal.
         scores = jnp.maximum(best.scores, -1e300)
         previous = jnp.concatenate([jnp.zeros_like(scores[:1]), scores[:-1]])

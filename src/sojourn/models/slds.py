@@ -525,7 +525,7 @@ def _smoothed(model: LGSSM, coords: Coords, series: Series) -> Series:
         y[:length, :, w] = series.rows(int(offset[w]), int(offset[w]) + length)
     batch = Batch(jnp.asarray(y), jnp.ones((rows, W)), jnp.ones(W, bool))
     missing: Missing = "none" if series.missing == "none" and min(kept) == rows else "entries"
-    nowhere = Seam(jnp.zeros(W, int), jnp.zeros(W, int))
+    nowhere = Seam(*jnp.zeros((3, W), int))
     x = np.asarray(_means(model, coords, batch, nowhere, missing))
     joined = np.concatenate([x[:length, :, w] for w, length in enumerate(kept)])
     names = tuple(f"x{i}" for i in range(model.state_dim))

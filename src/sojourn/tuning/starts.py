@@ -62,7 +62,7 @@ def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coo
 
     def score(batch: Any) -> Array:
         nowhere = jnp.zeros(batch.weight.shape[1], int)
-        seam = Seam(nowhere, nowhere)
+        seam = Seam(nowhere, nowhere, nowhere)
         return model.window_scores(coords, batch, seam, estimator.missing)[0].sum()
 
     if source.tiles is not None:
