@@ -241,6 +241,25 @@ def test_tiled_sweeps_equal_those_of_one_window(monkeypatch, x64):
     np.testing.assert_array_equal(z_tiled, z_whole)
 
 
+def test_default_is_gibbs_in_memory_and_gradients_on_windows():
+    model = sj.SLDS(2, 1, 1, num_particles=2, num_burnin=0, num_draws=1)
+    params = {
+        "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+        "A": np.array([[[0.9]], [[-0.7]]]),
+        "Q": np.array([[[0.3]], [[1.0]]]),
+        "R": np.array([[0.2]]),
+    }
+    _, y = model.simulate(params, 150, seed=0)
+    few = {"num_samples": 3, "num_chains": 1, "num_warmup": 2, "init": params, "progress": False}
+    fit = sj.sample(model, y, **few)
+    assert fit.choices["sampler"] == "Gibbs"
+    assert fit.choices["thin"] > 1
+    windowed = sj.sample(model, y, windows=sj.Windows(50, 10, 4), **few)
+    assert windowed.choices["sampler"] == "SGRLD"
+    with pytest.raises(ValueError, match="a control variate needs exact statistics"):
+        sj.sample(model, y, control_variate=True, **few)
+
+
 def test_em_quantity_is_no_lower_bound():
     """Erratum 20: E[log p(y, x, z) | y] exceeds log p(y) where noise is small."""
     model = sj.SLDS(2, 2, 2)

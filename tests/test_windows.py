@@ -227,7 +227,7 @@ def test_tiles_cover_every_row_once(num_lags, lengths):
     series = make_series(lengths, num_lags)
     for core in range(1, max(lengths) + 3):
         for buffer in BUFFERS:
-            drawn, rows = tile(series, num_lags, core, buffer)
+            drawn, rows = tile(series.lengths, num_lags, core, buffer)
             assert rows == min(core + 2 * buffer, max(lengths))
             batch = collect(series, drawn, rows, num_lags, None)
             for total in weight_of_rows(lengths, drawn, batch.weight):

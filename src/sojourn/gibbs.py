@@ -65,20 +65,17 @@ class Sweep:
     @double
     def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
         """Draw states, then parameters; returns new coordinates."""
-        key_states, key_params = jax.random.split(key)
+        key_states, key_params = _split(key, 2)
         statistics, _ = self.states(key_states, coords)
         return _conjugate_draw(self._model, key_params, coords, statistics)
 
     @double
     def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray]:
         """Draw the states of all series; returns their statistics and the states, in order."""
-        key_noise, key_rest = jax.random.split(key)
         # One number for the state before each series and one for each row, so series i begins at its
         # first row plus i; windows that overlap share them.
         size = self._series.num_rows + len(self._series.lengths)
-        kind, dim = self._model.noise
-        draw = jax.random.uniform if kind == "uniform" else jax.random.normal
-        noise = draw(key_noise, (size, dim))
+        noise, key_rest = _noise(key, size, *self._model.noise)
 
         def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
             return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing)
@@ -88,7 +85,7 @@ class Sweep:
         )
         self.buffer = tiles.buffer
         sums = (result[0] for result in results)
-        statistics = jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *sums)
+        statistics = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *sums)
         return statistics, in_order(tiles, np.concatenate([r[1] for r in results])[: tiles.count])
 
 
@@ -125,17 +122,17 @@ class AlternatingSweep:
     @double
     def __call__(self, key: Array, coords: Coords) -> dict[str, Array]:
         """Draw continuous states, discrete states, then parameters; returns new coordinates."""
-        key_states, key_params = jax.random.split(key)
+        key_states, key_params = _split(key, 2)
         statistics, _, _ = self.states(key_states, coords)
         return _conjugate_draw(self._model, key_params, coords, statistics)
 
     @double
     def states(self, key: Array, coords: Coords) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         """Draw the states of all series; returns their statistics, z and x, in order."""
-        key_start, key_x, key_z = jax.random.split(key, 3)
+        key_start, key_x, key_z = _split(key, 3)
         if self.z is None:
             self.z = self._start(key_start, coords)
-        values = jnp.concatenate([self._values, jnp.asarray(self.z, self._values.dtype)[None]])
+        values = _with_states(self._values, self.z)
         continuous = Sweep(self._model, self._series, values, self._buffers[0])
         emission, pairs = continuous.states(key_x, coords)
         x = self._with_first(pairs)
@@ -203,3 +200,22 @@ def _sample(
 @functools.partial(jax.jit, static_argnums=0)
 def _conjugate_draw(model: Model, key: Array, coords: Coords, statistics: Any) -> dict[str, Array]:
     return model.conjugate_draw(key, coords, statistics)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _split(key: Array, num: int) -> tuple[Array, ...]:
+    return tuple(jax.random.split(key, num))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _noise(key: Array, size: int, kind: str, dim: int) -> tuple[Array, Array]:
+    """Return numbers for all rows, (size, dim), and a key for the rest."""
+    key_noise, key_rest = jax.random.split(key)
+    draw = jax.random.uniform if kind == "uniform" else jax.random.normal
+    return draw(key_noise, (size, dim)), key_rest
+
+
+@jax.jit
+def _with_states(values: Array, z: Array) -> Array:
+    """Return all rows, columns first, with the discrete states as one more column."""
+    return jnp.concatenate([values, z.astype(values.dtype)[None]])

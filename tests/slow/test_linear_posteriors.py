@@ -223,9 +223,8 @@ def test_gibbs_and_rld_agree_on_a_switching_model():
         chains = values.to_numpy().reshape(*values.shape[:2], -1)
         for entry in range(chains.shape[2]):
             assert r_hat(chains[:, :, entry]) < 1.05, (name, entry)
-    fit = sj.sample(
-        model, y, init=params, num_samples=1500, thin=20, num_warmup=2000, progress=False, seed=1
-    )
+    lengths = {"num_samples": 1500, "thin": 20, "num_warmup": 2000}
+    fit = sj.sample(model, y, sj.SGRLD(), init=params, **lengths, progress=False, seed=1)
     worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
     for name in gibbs.posterior:
         ours = fit.posterior[name].to_numpy().reshape(*fit.posterior[name].shape[:2], -1)

@@ -162,7 +162,9 @@ def _group_runner(
     missing = effective_missing(model, series, tiles.rows)
     pad = pads(model, series, tiles.rows)
     joined = _joined(tiles)
-    every = tiles.drawn if values is None else jax.tree.map(jnp.asarray, tiles.drawn)
+    every = tiles.drawn
+    if values is not None and tiles.count > size:  # several calls read it
+        every = jax.tree.map(jnp.asarray, every)
 
     @double
     def one(first: int) -> tuple[Any, _Seams]:
@@ -338,7 +340,7 @@ def estimated_score(
     pass over each series from its first row to its last.
     """
     values = series.resident()
-    every, _ = tile(series, model.num_lags, max(series.lengths), 0)
+    every, _ = tile(series.lengths, model.num_lags, max(series.lengths), 0)
     missing = model.missing_kind(series.missing)
     missing = "rows" if missing == "none" else missing
     size = np.ceil(np.log2(np.asarray(every.length))).astype(int)

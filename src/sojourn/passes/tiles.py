@@ -41,12 +41,17 @@ def make_tiles(model: Model, series: Series, buffer: int) -> Tiles:
     Windows are 2 to 16 buffers long: short enough to have many in a batch, long enough that the
     buffers do not cost more than the rows that count.
     """
-    longest = max(series.lengths) - model.num_lags
-    core = int(np.clip(-(-series.num_rows // _GROUP), 2 * buffer, 16 * buffer))
+    return _tiles(series.lengths, model.num_lags, buffer)
+
+
+@functools.lru_cache(maxsize=8)  # a sampler tiles the same series at every sweep
+def _tiles(lengths: tuple[int, ...], num_lags: int, buffer: int) -> Tiles:
+    longest = max(lengths) - num_lags
+    core = int(np.clip(-(-sum(lengths) // _GROUP), 2 * buffer, 16 * buffer))
     core |= 1  # rows a power of two apart would share a few lines of the cache
     if longest <= core + 2 * buffer:
         core = longest
-    drawn, rows = tile(series, model.num_lags, core, buffer)
+    drawn, rows = tile(lengths, num_lags, core, buffer)
     return Tiles(drawn, rows, core, buffer)
 
 

@@ -1,5 +1,6 @@
 """`sample`, `resume`: from data to draws."""
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from os import PathLike
@@ -33,6 +34,11 @@ from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
+
+# Sweeps of Gibbs before the first draw and between draws; more where discrete and continuous states are
+# drawn in turn, so that neighbouring sweeps are much alike.
+_GIBBS_LENGTHS = (200, 1)
+_ALTERNATING_LENGTHS = (500, 5)
 
 
 class DivergenceError(RuntimeError):
@@ -77,7 +83,7 @@ def sample(
             means missing.
         sampler: `SGRLD()`, `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`. If none is given, `SGRLD()`, or
             `SGHMC()` with little friction where all rows are used and the posterior is far from a
-            Gaussian.
+            Gaussian; for an SLDS in memory, `Gibbs()`.
         windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
             step. "auto" takes all rows of short series and chooses the buffer for long ones.
         num_samples: Draws kept per chain.
@@ -165,9 +171,10 @@ def resume(
 
 def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, progress: bool) -> Fit:
     """Tune, unless a run has that behind it, and draw what is not drawn yet."""
+    model, own = outer.enter(series)
+    settings = _with_sampler(settings, model, own)
     sampler, init, count = settings.sampler, settings.init, settings.num_samples
     start = outer.to_coords(init) if isinstance(init, Mapping) else None
-    model, own = outer.enter(series)
     key_start, key_tune, key_chains = jax.random.split(jax.random.key(settings.seed), 3)
     with Progress(enabled=progress) as bar:
         if run is not None and run.is_tuned:
@@ -215,14 +222,30 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
     return fit
 
 
+def _with_sampler(settings: Settings, model: Model, series: Series) -> Settings:
+    """Return settings with `Gibbs` where none is asked for and gradients are Monte Carlo averages.
+
+    On all rows such a gradient costs many sweeps, and its sweeps begin anew at every step, which leaves
+    an error that grows as √T beside the posterior's spread; Gibbs goes on from its last states. Windows
+    that are asked for, and rows that are not in memory, are for gradients.
+    """
+    on_all_rows = settings.windows == "auto" and not series.streams
+    if settings.sampler is not None or model.regimes is None or not on_all_rows:
+        return settings
+    if settings.control_variate is True:
+        return settings
+    return dataclasses.replace(settings, sampler=Gibbs())
+
+
 def _prepare(
     model: Model, series: Series, settings: Settings, center: dict[str, Any], key: Any
 ) -> Prepared:
     sampler, num_warmup, thin = settings.sampler, settings.num_warmup, settings.thin
     if isinstance(sampler, Gibbs):
         metric, tuned = place(model, series, center).metric, None
-        warmup = 200 if num_warmup == "auto" else int(num_warmup)
-        every = 1 if thin == "auto" else int(thin)
+        auto = _GIBBS_LENGTHS if model.regimes is None else _ALTERNATING_LENGTHS
+        warmup = auto[0] if num_warmup == "auto" else int(num_warmup)
+        every = auto[1] if thin == "auto" else int(thin)
         choices: dict[str, Any] = {}
     else:
         windows: Any = settings.windows

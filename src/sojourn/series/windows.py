@@ -154,15 +154,17 @@ def place(picked: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
     )
 
 
-def tile(series: Series, num_lags: int, core: int, buffer: int) -> tuple[Drawn, int]:
-    """Cover every row once: windows of `core` rows that count, for full passes.
+def tile(
+    lengths: tuple[int, ...], num_lags: int, core: int, buffer: int
+) -> tuple[Drawn, int]:
+    """Cover every row of series of these lengths once: windows of `core` rows that count.
 
     Returns:
         The windows, series by series in order of time, and the rows L of each.
     """
-    length = np.asarray(series.lengths, dtype=np.int64) - num_lags
+    length = np.asarray(lengths, dtype=np.int64) - num_lags
     rows = int(min(core + 2 * buffer, length.max()))
-    offset = np.concatenate([[0], np.cumsum(np.asarray(series.lengths, dtype=np.int64))[:-1]])
+    offset = np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))[:-1]])
     starts = [np.arange(0, n, core, dtype=np.int64) for n in length]
     sequence = np.repeat(np.arange(len(length)), [len(s) for s in starts])
     start = np.concatenate(starts)
