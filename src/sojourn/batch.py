@@ -27,8 +27,8 @@ class Batch(NamedTuple):
 class Seam(NamedTuple):
     """Where neighbouring windows can be compared; row numbers within each window.
 
-    `start` is the first row that counts, `stop` the row behind the last: the neighbour's first. Rows from
-    `end` on lie behind the end of the series.
+    `start` is the first row that counts, `stop` the row behind the last: the neighbour's first. Rows
+    from `end` on lie behind the end of the series.
     """
 
     start: Int[Array, "W"]

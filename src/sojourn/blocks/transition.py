@@ -15,6 +15,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Float
 
 from sojourn._random import gamma, log_gamma
+from sojourn._validation import check_array
 from sojourn.blocks.base import Block, Coords, Params, Pilot, freeze
 
 # Shape A₀ of the Gamma law of the scale Φ_k, whose mean is 1. The scale is independent of Π, so this
@@ -57,13 +58,9 @@ class Transition(Block):
 
     def __post_init__(self) -> None:
         K = self.num_states
-        alpha = np.asarray(self.concentration, dtype=float)
-        if alpha.ndim > 2 or np.any(np.asarray(alpha.shape) != K):
-            raise ValueError(
-                f"concentration must be a number or have shape ({K}, {K}); got shape {alpha.shape}"
-            )
-        if not np.all(np.isfinite(alpha)) or np.any(alpha <= 0):
-            raise ValueError("concentration must be positive and finite")
+        alpha = check_array("concentration", self.concentration, (), (K, K))
+        if np.any(alpha <= 0):
+            raise ValueError(f"concentration must be positive; got {alpha.min():.6g}")
         object.__setattr__(self, "concentration", freeze(alpha) if alpha.ndim else float(alpha))
         object.__setattr__(self, "_alpha", freeze(np.broadcast_to(alpha, (K, K))))
 

@@ -184,8 +184,8 @@ def viterbi(
 ) -> Best:
     """Find the most probable states of each window; ties go to the lower state.
 
-    Rows from `end` on are none of the series: unlike a missing row, whose state is part of the path, they
-    repeat the last state.
+    Rows from `end` on are none of the series: unlike a missing row, whose state is part of the path,
+    they repeat the last state.
     """
     K = log_Pi.shape[0]
 

@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from sojourn._validation import check_size
 from sojourn.batch import Missing
-from sojourn.blocks import Regression, Transition
+from sojourn.blocks import Regression
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
@@ -65,10 +65,6 @@ class ARHMM(RegimeModel):
         self.check_initial()
         D, q = self.emission_dim, self.emission_dim * self.num_lags
         self.check_priors({"prior_mean": (D, q), "column_covariance": (q, q)})
-
-    @functools.cached_property
-    def transition(self) -> Transition:
-        return Transition(self.num_states, self.concentration)
 
     @functools.cached_property
     def regression(self) -> Regression:

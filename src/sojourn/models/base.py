@@ -388,7 +388,10 @@ class Model(abc.ABC):
         return dataclasses.replace(self, units=units)  # type: ignore[type-var]
 
     def raw(self) -> Self:
-        """Return this model in the units of the user, its laws unchanged."""
+        """Return this model in the units of the user, with the same law before the first row.
+
+        Priors that were not given are stated in the model's units, and so change.
+        """
         return dataclasses.replace(self, units=None)  # type: ignore[type-var]
 
     def initialize(self, data: Any, method: str = "kmeans", seed: int = 0) -> dict[str, np.ndarray]:

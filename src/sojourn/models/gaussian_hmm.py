@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from sojourn._validation import check_positive, check_size
-from sojourn.blocks import Regression, Transition
+from sojourn.blocks import Regression
 from sojourn.models import completion
 from sojourn.models.base import Params, Units
 from sojourn.models.regimes import RegimeModel
@@ -59,10 +59,6 @@ class GaussianHMM(RegimeModel):
         check_positive("mean_precision", self.mean_precision)
         self.check_initial()
         self.check_priors({"prior_mean": (self.emission_dim,)})
-
-    @functools.cached_property
-    def transition(self) -> Transition:
-        return Transition(self.num_states, self.concentration)
 
     @functools.cached_property
     def regression(self) -> Regression:

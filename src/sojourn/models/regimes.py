@@ -41,12 +41,9 @@ class RegimeModel(Model):
     """A Markov chain that selects a regression."""
 
     num_states: int
+    concentration: Any
     dof: float | None
     initial: Any
-
-    @property
-    @abc.abstractmethod
-    def transition(self) -> Transition: ...
 
     @property
     @abc.abstractmethod
@@ -83,6 +80,10 @@ class RegimeModel(Model):
     def describe_states(self, rows: np.ndarray) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         return {"probability": (("time", "label"), rows)}
 
+    @functools.cached_property
+    def transition(self) -> Transition:
+        return Transition(self.num_states, self.concentration)
+
     def initial_law(self) -> np.ndarray:
         """Law of the state before the first row of a series."""
         if self.initial is None:
@@ -102,15 +103,13 @@ class RegimeModel(Model):
     def check_priors(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Check the priors, those of these shapes and those of all models; make them hashable."""
         K, D = self.num_states, self.emission_dim
-        allowed = {name: [shape] for name, shape in shapes.items()}
-        allowed |= {"concentration": [(), (K, K)], "scale": [(D, D)]}
-        for name, given in allowed.items():
+        concentration = Transition(K, self.concentration).concentration
+        object.__setattr__(self, "concentration", concentration)
+        for name, shape in {**shapes, "scale": (D, D)}.items():
             value = getattr(self, name)
-            if value is None and name != "concentration":
+            if value is None:
                 continue
-            value = check_array(name, value, *given)
-            if name == "concentration" and np.any(value <= 0):
-                raise ValueError(f"concentration must be positive; got {value.min():.6g}")
+            value = check_array(name, value, shape)
             if name in ("scale", "column_covariance"):
                 check_covariance(name, value)
             object.__setattr__(self, name, freeze(value))

@@ -503,7 +503,7 @@ class SLDS(Model):
 
 
 # Sweeps that count where differences of gradients are measured.
-_COUPLED_DRAWS = 20
+_COUPLED_DRAWS = 12
 
 # Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
 # their error is a few hundredths at most.

@@ -68,7 +68,9 @@ def effective_missing(model: Model, series: Series, rows: int) -> Missing:
 
 def seam(drawn: Drawn) -> Seam:
     """Return where the windows meet their neighbours."""
-    return Seam(*(jnp.asarray(row - drawn.shift) for row in (drawn.start, drawn.stop, drawn.length)))
+    return Seam(
+        *(jnp.asarray(row - drawn.shift) for row in (drawn.start, drawn.stop, drawn.length))
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4, 5, 6))

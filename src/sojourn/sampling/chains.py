@@ -7,6 +7,7 @@ on from a `Checkpoint` draws what it would have drawn without a stop.
 import functools
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from sojourn._progress import Progress
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
-from sojourn.models.base import Model
+from sojourn.models.base import Coords, Model
 from sojourn.runs import Arrays, Checkpoint
 from sojourn.sampling.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.series import Series
@@ -49,67 +50,59 @@ def statistic_names(tuned: Tuned | None) -> tuple[str, ...]:
     return ("step_size", "lp") + (() if tuned.reference is None else ("buffer", "buffer_error"))
 
 
-def langevin_chain(
-    outer: Model,
-    tuned: Tuned,
-    watch: Watch | None,
-    start: dict[str, Array] | None,
-    num_warmup: int,
-    num_samples: int,
-    thin: int,
-    bar: Progress,
-) -> Chain:
-    """Return a function that runs one chain of a gradient sampler."""
-    sampler, estimator, source, metric = tuned.sampler, tuned.estimator, tuned.source, tuned.metric
-    decay = sampler.step_size if isinstance(sampler.step_size, Decay) else None
-    capacity = _capacity(num_samples)
-    to_params = functools.partial(_to_params, outer, estimator.model)
+@dataclass(frozen=True, eq=False)
+class LangevinChain:
+    """Chains of a gradient sampler; called with the number, key and trace of one, it runs that.
 
-    def advance(
-        steps: tuple[Estimator, Source],
-        key: Array,
-        state: State,
-        first: int,
-        epsilon: float,
-        count: int,
-        every: int,
-        tame: float,
-    ) -> tuple[State, dict[str, np.ndarray]]:
-        state, kept = _advance(
-            steps[1],
-            metric,
-            key,
-            state,
-            jnp.asarray(first),
-            jnp.asarray(epsilon),
-            jnp.asarray(count),
-            jnp.asarray(every),
-            jnp.asarray(tame),
-            estimator=steps[0],
-            sampler=sampler,
-            decay=decay,
-            capacity=capacity,
-        )
-        return state, {name: np.asarray(u)[:count] for name, u in kept.items()}
+    Attributes:
+        outer: The model, in the units of the user.
+        tuned: What was chosen before.
+        watch: What looks after the buffer; None where all rows are used.
+        start: Coordinates to start from; None for places around the mode.
+        num_warmup: Steps before the first draw.
+        num_samples: Draws to keep.
+        thin: Steps per draw.
+        bar: Where progress is shown.
+    """
 
-    def begin(key: Array) -> Checkpoint:
-        key_coords, key_state = jax.random.split(key)
-        if start is None:
-            coords = disperse(estimator.model, tuned.center, metric, key_coords)
-        else:
-            coords = {n: jnp.asarray(u) for n, u in start.items()}
-        state = sampler.start(key_state, coords, metric)
-        return Checkpoint(*state, epsilon=tuned.epsilon, buffer=estimator.windows.buffer)
+    outer: Model
+    tuned: Tuned
+    watch: Watch | None
+    start: dict[str, Array] | None
+    num_warmup: int
+    num_samples: int
+    thin: int
+    bar: Progress
 
-    def chain(index: int, key: Array, trace: Trace) -> None:
+    def __call__(self, index: int, key: Array, trace: Trace) -> None:
         key_start, key = jax.random.split(key)
-        key_lp = jax.random.key(0)  # the same windows for all chains, so that they can be compared
-        at = trace.store.checkpoint() or begin(key_start)
-        state = State(*jax.tree.map(jnp.asarray, (at.coords, at.memory)))
-        first, epsilon, halvings, lp = at.step, at.epsilon, at.halvings, at.lp
-        buffer, buffer_error = at.buffer, at.buffer_error
-        steps = (estimator, source) if watch is None else watch.with_buffer(buffer)
-        sizes = _chunks(num_warmup)
+        at = trace.store.checkpoint() or self._begin(key_start)
+        coords, memory = jax.tree.map(jnp.asarray, (at.coords, at.memory))
+        at = self._warm_up(index, key, trace, at._replace(coords=coords, memory=memory))
+        count, wanted = trace.num_draws, self._capacity
+        while count < self.num_samples:
+            trace.check()
+            began = time.monotonic()
+            size = min(wanted, self.num_samples - count)
+            at, size = self._draw(index, key, trace, at, count, size)
+            count += size
+            seconds = (time.monotonic() - began) / max(size, 1)
+            wanted = _next_size(wanted, wanted * seconds, self._capacity)
+
+    def _begin(self, key: Array) -> Checkpoint:
+        tuned = self.tuned
+        key_coords, key_state = jax.random.split(key)
+        if self.start is None:
+            coords = disperse(tuned.estimator.model, tuned.center, tuned.metric, key_coords)
+        else:
+            coords = {n: jnp.asarray(u) for n, u in self.start.items()}
+        state = tuned.sampler.start(key_state, coords, tuned.metric)
+        buffer = tuned.estimator.windows.buffer
+        return Checkpoint(*state, epsilon=tuned.epsilon, buffer=buffer)
+
+    def _warm_up(self, index: int, key: Array, trace: Trace, at: Checkpoint) -> Checkpoint:
+        """Take what is left of the steps of warm-up; a chain that is lost goes back and halves them."""
+        sizes = _chunks(self.num_warmup)
         for chunk in range(at.warmed, len(sizes)):
             size = sizes[chunk]
             # A tamed drift survives far starts but also hides a step that is too large: the second
@@ -117,58 +110,108 @@ def langevin_chain(
             tame = 1.0 if chunk < len(sizes) // 2 else 0.0
             while True:
                 trace.check()
+                state, drawn = self._advance(key, at, 1, size, tame)
                 # After a restart steps go on counting: the same noise might lead to the same end.
-                last, drawn = advance(steps, key, state, first, epsilon, 1, size, tame)
-                first += size
-                bad = _first_non_finite(drawn, to_params(drawn))
+                at = at._replace(step=at.step + size)
+                bad = _first_non_finite(drawn, self._to_params(drawn))
                 if bad is None:
                     break
-                halvings += 1
-                if halvings > _MAX_HALVINGS:
-                    raise Diverged(index, first, bad[1])
-                epsilon, tame = epsilon / 2, 1.0
-            state = last
-            trace.store.warm(Checkpoint(*state, chunk + 1, first, epsilon, halvings, buffer=buffer))
-            bar.advance(size, float(log_posterior(estimator, source, key_lp, state.coords)))
-        count, wanted = trace.num_draws, capacity
-        while count < num_samples:
-            trace.check()
-            if watch is not None and count % _WATCH_EVERY == 0:
-                buffer, buffer_error = watch(state.coords, buffer)
-                steps = watch.with_buffer(buffer)
-            size, began = min(wanted, num_samples - count), time.monotonic()
-            if watch is not None:
-                size = min(size, _WATCH_EVERY - count % _WATCH_EVERY)
-            last, drawn = advance(steps, key, state, first, epsilon, size, thin, 0.0)
-            params = to_params(drawn)
-            # Finite coordinates may stand for infinite parameters.
-            bad = _first_non_finite(drawn, params)
-            if bad is not None:
-                size = bad[0]
-                last, drawn = advance(steps, key, state, first, epsilon, size, thin, 0.0)
-                params = to_params(drawn)
-            lps = np.empty(size)
-            for n in range(size):
-                if (count + n) % _LP_EVERY == 0:
-                    coords = {name: jnp.asarray(u[n]) for name, u in drawn.items()}
-                    lp = float(log_posterior(estimator, source, key_lp, coords))
-                lps[n] = lp
-            taken = jnp.asarray(first + thin * (1 + np.arange(size)) - 1)
-            scale = np.ones(size) if decay is None else np.asarray(decay(taken)) / decay.initial
-            statistics = {"step_size": epsilon * scale, "lp": lps}
-            if watch is not None:
-                statistics["buffer"] = np.full(size, float(buffer))
-                statistics["buffer_error"] = np.full(size, buffer_error)
-            state, first, count = last, first + size * thin, count + size
-            now = (len(sizes), first, epsilon, halvings, lp, buffer, buffer_error)
-            trace.store.append(params, statistics, Checkpoint(*state, *now))
-            if bad is not None:
-                raise Diverged(index, first, bad[1])
-            bar.advance(size * thin, lp)
-            seconds = (time.monotonic() - began) / max(size, 1)
-            wanted = _next_size(wanted, wanted * seconds, capacity)
+                at = at._replace(halvings=at.halvings + 1, epsilon=at.epsilon / 2)
+                if at.halvings > _MAX_HALVINGS:
+                    raise Diverged(index, at.step, bad[1])
+                tame = 1.0
+            at = at._replace(coords=state.coords, memory=state.memory, warmed=chunk + 1)
+            trace.store.warm(at)
+            self.bar.advance(size, self._log_posterior(at.coords))
+        return at
 
-    return chain
+    def _draw(
+        self, index: int, key: Array, trace: Trace, at: Checkpoint, count: int, size: int
+    ) -> tuple[Checkpoint, int]:
+        """Keep up to `size` more draws behind the first `count`; return where the chain is then."""
+        if self.watch is not None:
+            if count % _WATCH_EVERY == 0:
+                buffer, error = self.watch(at.coords, at.buffer)
+                at = at._replace(buffer=buffer, buffer_error=error)
+            size = min(size, _WATCH_EVERY - count % _WATCH_EVERY)
+        state, drawn = self._advance(key, at, size, self.thin)
+        params = self._to_params(drawn)
+        # Finite coordinates may stand for infinite parameters.
+        bad = _first_non_finite(drawn, params)
+        if bad is not None:
+            size = bad[0]
+            state, drawn = self._advance(key, at, size, self.thin)
+            params = self._to_params(drawn)
+        statistics = self._statistics(at, drawn, count, size)
+        at = at._replace(
+            coords=state.coords,
+            memory=state.memory,
+            step=at.step + size * self.thin,
+            lp=statistics["lp"][-1] if size else at.lp,
+        )
+        trace.store.append(params, statistics, at)
+        if bad is not None:
+            raise Diverged(index, at.step, bad[1])
+        self.bar.advance(size * self.thin, at.lp)
+        return at, size
+
+    def _advance(
+        self, key: Array, at: Checkpoint, count: int, every: int, tame: float = 0.0
+    ) -> tuple[State, dict[str, np.ndarray]]:
+        estimator, source = self.tuned.estimator, self.tuned.source
+        if self.watch is not None:
+            estimator, source = self.watch.with_buffer(at.buffer)
+        state, kept = _advance(
+            source,
+            self.tuned.metric,
+            key,
+            State(at.coords, at.memory),
+            jnp.asarray(at.step),
+            jnp.asarray(at.epsilon),
+            jnp.asarray(count),
+            jnp.asarray(every),
+            jnp.asarray(tame),
+            estimator=estimator,
+            sampler=self.tuned.sampler,
+            decay=self._decay,
+            capacity=self._capacity,
+        )
+        return state, {name: np.asarray(u)[:count] for name, u in kept.items()}
+
+    def _statistics(
+        self, at: Checkpoint, drawn: Mapping[str, np.ndarray], count: int, size: int
+    ) -> dict[str, np.ndarray]:
+        """Return what goes with each of `size` draws, taken from `at` on."""
+        lp, lps = at.lp, np.empty(size)
+        for n in range(size):
+            if (count + n) % _LP_EVERY == 0:
+                lp = self._log_posterior({name: jnp.asarray(u[n]) for name, u in drawn.items()})
+            lps[n] = lp
+        scale = np.ones(size)
+        if self._decay is not None:
+            taken = jnp.asarray(at.step + self.thin * (1 + np.arange(size)) - 1)
+            scale = np.asarray(self._decay(taken)) / self._decay.initial
+        found = {"step_size": at.epsilon * scale, "lp": lps}
+        if self.watch is not None:
+            found["buffer"] = np.full(size, float(at.buffer))
+            found["buffer_error"] = np.full(size, at.buffer_error)
+        return found
+
+    def _log_posterior(self, coords: Coords) -> float:
+        key = jax.random.key(0)  # the same windows for all chains, so that they can be compared
+        return float(log_posterior(self.tuned.estimator, self.tuned.source, key, coords))
+
+    def _to_params(self, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return _to_params(self.outer, self.tuned.estimator.model, drawn)
+
+    @property
+    def _decay(self) -> Decay | None:
+        step_size = self.tuned.sampler.step_size
+        return step_size if isinstance(step_size, Decay) else None
+
+    @property
+    def _capacity(self) -> int:
+        return _capacity(self.num_samples)
 
 
 def _advance(

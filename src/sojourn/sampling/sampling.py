@@ -18,7 +18,7 @@ from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_lags, check_model
 from sojourn.results import Fit, largest_block, make_fit
 from sojourn.runs import Run, create_run, open_run, versions
-from sojourn.sampling.chains import gibbs_chain, langevin_chain, statistic_names
+from sojourn.sampling.chains import LangevinChain, gibbs_chain, statistic_names
 from sojourn.sampling.restoring import (
     Prepared,
     config_of,
@@ -196,7 +196,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             chain = gibbs_chain(outer, model, own, prepared.center, metric, *lengths, bar)
         else:
             watch = _watch(tuned, own, may_grow=settings.windows == "auto")
-            chain = langevin_chain(outer, tuned, watch, start, warmup, count, every, bar)
+            chain = LangevinChain(outer, tuned, watch, start, warmup, count, every, bar)
         bar.announce(choices)
         stores, done = None, 0
         if run is not None:

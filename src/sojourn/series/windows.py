@@ -154,9 +154,7 @@ def place(picked: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
     )
 
 
-def tile(
-    lengths: tuple[int, ...], num_lags: int, core: int, buffer: int
-) -> tuple[Drawn, int]:
+def tile(lengths: tuple[int, ...], num_lags: int, core: int, buffer: int) -> tuple[Drawn, int]:
     """Cover every row of series of these lengths once: windows of `core` rows that count.
 
     Returns:

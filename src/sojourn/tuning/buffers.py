@@ -54,7 +54,8 @@ class BufferChoice:
         rate: Factor by which one more row of buffer multiplies the error of a typical window in the long
             run: the Lyapunov gap of a discrete chain, the spectral radius of the steady Kalman filter;
             `measured_rate` where there is no theory. Among discrete chains the mean error falls more
-            slowly: the few windows whose rows tell little of the state make most of it.
+            slowly, as the few windows whose rows tell little of the state make most of it: what one more
+            row buys on average is `measured_rate`.
         measured_rate: That factor as measured.
         bias: Estimated shift of the posterior mean, in posterior sds; zero where it is within its
             Monte Carlo error.
