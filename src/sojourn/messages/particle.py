@@ -86,23 +86,73 @@ def predict(
         del parents
         key, (y, c, log_constant) = row
         between = jax.random.split(key, horizon - 1)
-        move = lambda particles, key: (_move(key, system, particles), None)  # noqa: E731
-        particles, _ = lax.scan(move, particles, between)
+        particles = _move(between, system.Pi, system.A, system.Q, particles)
         log_w, _, _ = _branch(system, particles, y, c)
-        top = log_w.max((0, 1))
-        return log_constant + top + jnp.log(jnp.exp(log_w - top).sum((0, 1)) / num_particles)
+        return log_constant + _log_mean(log_w, num_particles)
 
     return _run(key_run, system, rows, num_particles, score, (keys, ahead))[2][: L - horizon]
 
 
-def _move(key: Array, system: System, particles: Particles) -> Particles:
-    """Draw the next state of each particle and carry its law of x along."""
-    cumulative = jnp.cumsum(system.Pi, axis=1)
-    u = jax.random.uniform(key, particles.z.shape, particles.mean.dtype)
-    z = (cumulative[particles.z][..., :-1] <= u[..., None]).sum(-1).astype(jnp.int32)
-    A, Q = system.A[:, :, z], system.Q[:, :, z]
-    mean = matmul(A, particles.mean[:, None])[:, 0]
-    return Particles(z, mean, matmul(matmul(A, particles.covariance), transpose(A)) + Q)
+def predict_rows(
+    key: Array,
+    Pi: Float[Array, "K K"],
+    A: Float[Array, "D q K"],
+    Q: Float[Array, "D D K"],
+    law: Float[Array, "M K W"],
+    lags: Float[Array, "M q W"],
+    y: Float[Array, "M D W"],
+    num_particles: int,
+    horizon: int,
+) -> Float[Array, "M W"]:
+    """Estimate log p(y | rows up to `horizon` before it) of autoregressions that switch.
+
+    Each particle draws the states in between, given which all rows are Gaussian, and is averaged over
+    that of the row itself. The law of (y_t, …, y_{t−p+1}) moves by the companion matrix.
+
+    Args:
+        key: Random key.
+        Pi: Transition matrix.
+        A: Coefficients of each state, the most recent lag first.
+        Q: Covariances.
+        law: Law of the state of the last row that is known.
+        lags: That row and those before it, as many as there are lags.
+        y: Rows to predict.
+        num_particles: Number N of particles for each row.
+        horizon: How many rows ahead.
+    """
+    D, q, K = A.shape
+    shift = jnp.broadcast_to(jnp.eye(q - D, q)[:, :, None], (q - D, q, K))
+    companion = jnp.concatenate([A, shift])
+    noise = jnp.zeros((q, q, K), Q.dtype).at[:D, :D].set(Q)
+    W, N = y.shape[2], num_particles
+
+    def score(row: Any) -> Array:
+        key, law, lags, y = row
+        keys = jax.random.split(key, horizon)
+        z = _systematic(law, jax.random.uniform(keys[0], (W,), law.dtype), N)
+        mean = jnp.broadcast_to(lags[:, None], (q, N, W))
+        particles = Particles(z, mean, jnp.zeros((q, q, N, W), law.dtype))
+        particles = _move(keys[1:], Pi, companion, noise, particles)
+        log_w = _log_weights(Pi, particles, *_ahead(A, Q, particles), y)
+        return _log_mean(log_w, N) - D / 2 * math.log(2 * math.pi)
+
+    keys = jax.random.split(key, y.shape[0])
+    return lax.map(score, (keys, law, lags, y))
+
+
+def _move(keys: Array, Pi: Array, A: Array, Q: Array, particles: Particles) -> Particles:
+    """Draw the next states of each particle, one with each key, and carry its law of x along."""
+    cumulative = jnp.cumsum(Pi, axis=1)
+
+    def step(particles: Particles, key: Array) -> tuple[Particles, None]:
+        u = jax.random.uniform(key, particles.z.shape, particles.mean.dtype)
+        z = (cumulative[particles.z][..., :-1] <= u[..., None]).sum(-1).astype(jnp.int32)
+        own_A, own_Q = A[:, :, z], Q[:, :, z]
+        mean = matmul(own_A, particles.mean[:, None])[:, 0]
+        spread = matmul(matmul(own_A, particles.covariance), transpose(own_A)) + own_Q
+        return Particles(z, mean, spread), None
+
+    return lax.scan(step, particles, keys)[0]
 
 
 def draw_path(
@@ -177,29 +227,49 @@ def _branch(
 ) -> tuple[Float[Array, "K N W"], Float[Array, "n K N W"], Float[Array, "n n K N W"]]:
     """Return log ω of each pair of particle and next state, and the predicted law of x it leads to.
 
-    The constant of the row's density is left out. Barriers keep XLA from computing a covariance once for
-    each of the expressions that it enters.
+    The constant of the row's density is left out.
     """
-    p, K = C.shape[0], system.Pi.shape[0]
-    A, Q = system.A[..., None, None], system.Q[..., None, None]
     c = C[:, :, None, None]
+    mean, predicted = _ahead(system.A, system.Q, particles)
+    innovation = lax.optimization_barrier(
+        matmul(matmul(c, predicted), transpose(c)) + eye(C.shape[0], predicted)
+    )
+    expected = matmul(c, mean[:, None])[:, 0]
+    return _log_weights(system.Pi, particles, expected, innovation, y), mean, predicted
+
+
+def _ahead(A: Array, Q: Array, particles: Particles) -> tuple[Array, Array]:
+    """Return mean (d, K, N, W) and covariance of A_k x + N(0, Q_k) for each particle and next state.
+
+    Barriers keep XLA from computing a covariance once for each of the expressions that it enters.
+    """
+    A, Q = A[..., None, None], Q[..., None, None]
     mean = matmul(A, particles.mean[:, None, None])[:, 0]
     half = lax.optimization_barrier(matmul(A, particles.covariance[:, :, None]))
-    predicted = lax.optimization_barrier(matmul(half, transpose(A)) + Q)
-    innovation = lax.optimization_barrier(
-        matmul(matmul(c, predicted), transpose(c)) + eye(p, predicted)
-    )
-    root = cholesky(innovation)
-    residual = y[:, None, None] - matmul(c, mean[:, None])[:, 0]
-    white = solve_lower(root, residual[:, None])
-    log_root = jnp.log(jnp.stack([root[a, a] for a in range(p)]).prod(0))
-    log_Pi = jnp.log(system.Pi)
+    return mean, lax.optimization_barrier(matmul(half, transpose(A)) + Q)
+
+
+def _log_weights(
+    Pi: Array, particles: Particles, mean: Array, covariance: Array, y: Array
+) -> Float[Array, "K N W"]:
+    """Return log Π[z, k] N(y; mean, covariance), but for the constant of the row's density."""
+    d, K = mean.shape[0], Pi.shape[0]
+    root = cholesky(covariance)
+    white = solve_lower(root, (y[:, None, None] - mean)[:, None])
+    log_root = jnp.log(jnp.stack([root[a, a] for a in range(d)]).prod(0))
+    log_Pi = jnp.log(Pi)
     # log Π[z, k] as a sum over one-hot states, which vectorises where a gather would not.
     moved = sum(
         (jnp.where(particles.z == j, log_Pi[j][:, None, None], 0.0) for j in range(K)),
         start=jnp.zeros((), y.dtype),
     )
-    return moved - log_root - 0.5 * jnp.square(white).sum((0, 1)), mean, predicted
+    return moved - log_root - 0.5 * jnp.square(white).sum((0, 1))
+
+
+def _log_mean(log_w: Array, num_particles: int) -> Array:
+    """Return the logarithm of the sum of weights (K, N, W) over the number of particles."""
+    top = log_w.max((0, 1))
+    return top + jnp.log(jnp.exp(log_w - top).sum((0, 1)) / num_particles)
 
 
 def _update(mean: Array, predicted: Array, y: Array, C: Array) -> tuple[Array, Array]:

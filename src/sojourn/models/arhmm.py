@@ -11,12 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn._linalg import eye, matmul, solve_lower, transpose
 from sojourn._validation import check_size
-from sojourn.batch import Missing
+from sojourn.batch import Batch, Edges, Missing, Seam, earlier, edges, key_of
 from sojourn.blocks import Regression
-from sojourn.models.base import Params, Units
+from sojourn.messages import particle
+from sojourn.models.base import Coords, Params, Units
 from sojourn.models.regimes import RegimeModel
 from sojourn.models.simulation import check_simulation, markov_chain
+
+# Paths of states, for each row, that predictions of farther rows are averaged over.
+_PATHS = 64
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,32 @@ class ARHMM(RegimeModel):
         L = y.shape[0] - p
         lags = [y[p - 1 - lag : p - 1 - lag + L] for lag in range(p)]
         return y[p:], jnp.concatenate(lags, axis=1)
+
+    def window_predictions(
+        self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
+    ) -> tuple[Array, Edges]:
+        """Return scores of predictions; beyond one row ahead, averages over paths of the states between.
+
+        Rows whose last known lags are not complete are not predicted.
+        """
+        if horizon == 1:
+            return super().window_predictions(coords, batch, seam, missing, horizon)
+        Pi, filtered = self.filter(coords, batch, missing)
+        L, _, W = filtered.previous.shape
+        A, psi = self.regression.unpack(coords)
+        inverse = solve_lower(psi, jnp.broadcast_to(eye(self.emission_dim, psi), psi.shape))
+        Q = matmul(transpose(inverse), inverse)
+        y, lags = self.regressors(batch.y)
+        known = slice(1, L - horizon + 1)  # `previous` and lags of row t are those of row t − 1
+        y, lags = y[horizon:], lags[known]
+        seen = ~(jnp.isnan(y).any(1) | jnp.isnan(lags).any(1))
+        y, lags = (jnp.where(seen[:, None], rows, 0.0) for rows in (y, lags))
+        laws = filtered.previous[known]
+        scores = particle.predict_rows(key_of(batch), Pi, A, Q, laws, lags, y, _PATHS, horizon)
+        scores = jnp.where(seen, scores, 0.0)
+        nothing = jnp.zeros((L, 1, W))
+        compared = edges(filtered.previous, filtered.last, nothing, earlier(seam, horizon))
+        return (batch.weight[horizon:] * scores).sum(0), compared
 
     def rows_ahead(
         self,

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from sojourn._precision import double
 from sojourn._validation import check_array, check_covariance, check_size, shown
-from sojourn.batch import Batch, Edges, Missing, Seam
+from sojourn.batch import Batch, Edges, Missing, Seam, key_of
 from sojourn.blocks import (
     Block,
     Emission,
@@ -319,14 +319,14 @@ class SLDS(Model):
     ) -> tuple[dict[str, Any], Edges]:
         """Return averages over sweeps; Monte Carlo results cannot be compared at seams."""
         del seam
-        return self.statistics(_own_key(batch), coords, batch, missing), _nothing(batch)
+        return self.statistics(key_of(batch), coords, batch, missing), _nothing(batch)
 
     def window_scores(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
         """Return estimates from a few particles; they cannot be compared at seams."""
         del seam
-        key, N = _own_key(batch), self.num_particles
+        key, N = key_of(batch), self.num_particles
         return self.estimate_scores(key, coords, batch, missing, N), _nothing(batch)
 
     def estimate_scores(
@@ -351,7 +351,7 @@ class SLDS(Model):
     ) -> tuple[Array, Edges]:
         """Return estimates from a few particles; they cannot be compared at seams."""
         del seam
-        key, N = _own_key(batch), self.num_particles
+        key, N = key_of(batch), self.num_particles
         return self.estimate_scores(key, coords, batch, missing, N, horizon), _nothing(batch)
 
     def window_marginals(
@@ -362,7 +362,7 @@ class SLDS(Model):
         Averages over sweeps; Monte Carlo results cannot be compared at seams.
         """
         del seam
-        key_start, key_sweeps = jax.random.split(_own_key(batch))
+        key_start, key_sweeps = jax.random.split(key_of(batch))
         system, rows = self.prepare(coords, batch, missing)
         z = switching.draw_start(key_start, system, rows, self.start, self.num_particles)
         gamma, mean, second = switching.marginals(
@@ -535,12 +535,6 @@ def _smoothed(model: LGSSM, coords: Coords, series: Series) -> Series:
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _means(model: LGSSM, coords: Coords, batch: Batch, seam: Seam, missing: Missing) -> Array:
     return model.window_paths(coords, batch, seam, missing)[0]
-
-
-def _own_key(batch: Batch) -> Array:
-    """Return a key that is a function of the windows, so that other windows see other numbers."""
-    total = jnp.nansum(batch.y).astype(jnp.float32)
-    return jax.random.fold_in(jax.random.key(0), lax.bitcast_convert_type(total, jnp.uint32))
 
 
 def _nothing(batch: Batch) -> Edges:

@@ -63,7 +63,8 @@ def predictive_score(
         model: The model.
         params: Parameters.
         data: The series, as in `sample`.
-        horizon: How many rows ahead; with lags, one: farther rows depend on those in between.
+        horizon: How many rows ahead. With lags, rows farther than one depend on those in between, and
+            densities are averages over paths of the states there.
         seed: As in `log_likelihood`.
         num_particles: As in `log_likelihood`.
     """
@@ -75,11 +76,6 @@ def predictive_score(
     longest = max(series.lengths) - model.num_lags
     if horizon >= longest:
         raise ValueError(f"horizon={horizon} leaves no row to predict in {longest} rows")
-    if model.num_lags and horizon > 1:
-        raise ValueError(
-            f"the rows ahead of {type(model).__name__} depend on rows in between, which horizon="
-            f"{horizon} leaves out; use horizon=1"
-        )
     raw, coords = raw_units(model, params)
     if model.regimes is None:
         _refuse_particles(model, num_particles)

@@ -14,11 +14,11 @@ from jax import Array
 
 from sojourn._compile import compiled
 from sojourn.batch import Batch
-from sojourn.dynamics import Metric, Sampler
+from sojourn.dynamics import SGLD, Metric, Sampler
 from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
-from sojourn.tuning.whitening import cut, whitened, window_gradients
+from sojourn.tuning.whitening import cut, whiten_all, whitened, window_gradients
 
 
 @compiled(static_argnums=(0, 1))
@@ -77,20 +77,29 @@ class Errors:
         self._estimator, self._at = estimator, (source, key, coords, metric)
         self._sampler = sampler
         self._found: dict[int, np.ndarray] = {}
-        self.reference = self._gradients(windows.buffer)
+        self._plain = self._gradients(windows.buffer)
+        self.reference = self._whitened(self._plain)
         if not np.isfinite(self.reference).all():
             raise NotFiniteError("gradients are not finite at these parameters; check their scales")
         deviation = self.reference - self.reference.mean(0)
         self.noise = float(np.sqrt(np.square(deviation).sum(1).mean()))
 
     def _gradients(self, buffer: int) -> np.ndarray:
-        return np.asarray(window_gradients(self._estimator, self._sampler, *self._at, buffer))
+        return np.asarray(window_gradients(self._estimator, SGLD(), *self._at, buffer))
+
+    def _whitened(self, plain: np.ndarray) -> np.ndarray:
+        _, _, coords, metric = self._at
+        return np.asarray(whiten_all(self._estimator.model, self._sampler, coords, metric, plain))
+
+    def plain_differences(self, buffer: int) -> np.ndarray:
+        """Return what the buffer changes in the gradient of each window, in the model's coordinates."""
+        if buffer not in self._found:
+            self._found[buffer] = self._gradients(buffer) - self._plain
+        return self._found[buffer]
 
     def differences(self, buffer: int) -> np.ndarray:
-        """Return what the buffer changes in the gradient of each window, (W, dimension)."""
-        if buffer not in self._found:
-            self._found[buffer] = self._gradients(buffer) - self.reference
-        return self._found[buffer]
+        """Return the same in units of the metric, (W, dimension)."""
+        return self._whitened(self.plain_differences(buffer))
 
     def __call__(self, buffer: int) -> float:
         """Return the error of a buffer."""

@@ -18,7 +18,7 @@ from jax import Array
 from sojourn._compile import compiled
 from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
-from sojourn.dynamics import SGLD, SGRLD, Metric
+from sojourn.dynamics import SGRLD, Metric
 from sojourn.gradients import Estimator, Source, fetch, windowed
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.series import Series, Windows, as_series
@@ -192,11 +192,10 @@ def gradient_error(
     for i, length in enumerate(lengths):
         windows = _measuring_windows(raw, series, length, reference, num_windows)
         errors = Errors(raw, series, windows, SGRLD(), coords, metric, key)
-        plain = Errors(raw, series, windows, SGLD(), coords, metric, key)
         noise[i] = num_windows * errors.noise
         for j, buffer in enumerate(buffers):
             error[i, j], bound[i, j] = errors(buffer), errors.bound(buffer)
-            differences = num_windows * plain.differences(buffer)
+            differences = num_windows * errors.plain_differences(buffer)
             norm[i, j] = np.linalg.norm(differences, axis=1).mean()
     dims = ("length", "buffer")
     return xarray.Dataset(

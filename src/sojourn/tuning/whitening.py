@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from sojourn._compile import compiled
@@ -80,6 +81,22 @@ def _window_gradients(
         share, rest = center.expand(coords), center.remainder(at, coords)
         statistics = jax.tree.map(lambda s, r: s / W + r, share, rest)
     return jax.vmap(whitened(model, sampler, coords, metric))(statistics)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def whiten_all(
+    model: Model, sampler: Sampler, coords: Coords, metric: Metric, plain: Array
+) -> Array:
+    """Return gradients (W, coordinates), names in order, in units of the sampler's metric."""
+    names = sorted(coords)
+    sizes = np.cumsum([np.size(coords[name]) for name in names])
+
+    def one(gradient: Array) -> Array:
+        parts = zip(names, jnp.split(gradient, sizes[:-1]), strict=True)
+        own = {name: part.reshape(jnp.shape(coords[name])) for name, part in parts}
+        return sampler.whiten(model, coords, own, metric)
+
+    return jax.vmap(one)(plain)
 
 
 def cut(batch: Batch, buffer: Array, num_lags: int) -> Cut:
