@@ -42,6 +42,13 @@ def random_linear(rng):
     return {"A": A * rng.uniform(0.3, 0.95) / np.abs(np.linalg.eigvals(A)).max(), "Q": Q, "R": R}
 
 
+def test_short_series_are_measured_in_part():
+    """Windows that were the whole series would make any buffer look perfect."""
+    params = {"A": 0.9 * np.eye(2), "Q": np.eye(2), "R": 4 * np.eye(2)}
+    y = LINEAR.simulate(params, 120, seed=0)[1]
+    assert sj.choose_buffer(LINEAR, params, y, max_buffer=16, num_windows=16).buffer > 0
+
+
 @pytest.mark.parametrize(
     ("model", "draw"), [(HMM, random_hmm), (LINEAR, random_linear)], ids=["hmm", "lgssm"]
 )

@@ -104,6 +104,35 @@ def test_tails_are_as_long_as_forgetting_takes():
     assert len(short) == 256 and len(long) == 500
 
 
+def test_a_long_gap_at_the_end_is_looked_beyond():
+    """Tails without a row in them agree with each other, and say nothing."""
+    Pi = np.array([[1 - 1e-4, 1e-4], [1e-4, 1 - 1e-4]])
+    params = {
+        "transition_matrix": Pi,
+        "means": np.array([[-5.0], [5.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    y = 5 + np.random.default_rng(0).normal(size=(800, 1))
+    y[-300:] = np.nan
+    ahead = sj.forecast(sj.GaussianHMM(2, 1), params, y, 1, num_draws=2000)
+    expected = np.linalg.matrix_power(Pi, 301)[1, 1]
+    error = np.sqrt(expected * (1 - expected) / 2000)
+    assert abs(ahead["state"].to_numpy().mean() - expected) < 4 * error
+
+
+def test_switching_models_look_beyond_gaps():
+    """With one regime an SLDS is linear: unchecked buffers must reach over a gap as checked ones do."""
+    A = 0.999
+    params = {"A": np.array([[A]]), "Q": np.array([[1 - A**2]]), "R": np.array([[0.01]])}
+    switching = {"transition_matrix": np.ones((1, 1)), "R": params["R"]}
+    switching |= {name: params[name][None] for name in "AQ"}
+    linear = sj.LGSSM(1, 1)
+    y = linear.simulate(params, 900, seed=1)[1]
+    y[300:600] = np.nan
+    ours = sj.impute(sj.SLDS(1, 1, 1), switching, y)["mean"].to_numpy()
+    np.testing.assert_allclose(ours, sj.impute(linear, params, y)["mean"], atol=1e-6)
+
+
 def test_forecasts_read_the_ends_and_copy_a_few_at_a_time(tmp_path, monkeypatch):
     """Rows far from the end are never read, and any number of draws is drawn in bounded batches."""
     y = HMM.simulate(HMM_PARAMS, 3000, seed=2)[1]

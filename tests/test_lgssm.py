@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.linalg import solve_discrete_lyapunov
 
 import sojourn as sj
 from cases import CASES, LGSSM_PARAMS
-from oracles import dense_gaussian, textbook_kalman
+from oracles import dense_gaussian, finite_differences, textbook_kalman
 from sojourn.gibbs import Sweep
 from sojourn.models import subspace
 from sojourn.synthetic import rotating_state
@@ -211,6 +212,27 @@ def test_stationary_start_says_when_there_is_none():
     y = np.random.default_rng(0).normal(size=(30, 2))
     with pytest.warns(UserWarning, match=r"spectral radius 1\.02 .* wide law"):
         assert np.isfinite(sj.log_likelihood(model, unstable, y))
+
+
+@pytest.mark.parametrize("roots", [(0.998, 0.99), (0.9985, 0.995)])
+def test_wide_stationary_laws_are_taken_as_they_are(roots):
+    """A smooth trend: the law of its level is millions of times as wide as what moves it."""
+    params = {
+        **LGSSM_PARAMS,
+        "A": np.array([[roots[0], 1.0], [0.0, roots[1]]]),
+        "Q": np.diag([1e-4, 1.0]),
+    }
+    V = solve_discrete_lyapunov(params["A"], params["Q"])
+    assert np.trace(V) > 1e6 * np.trace(params["Q"])
+    model = sj.LGSSM(2, 2, initial="stationary")
+    y = model.simulate(params, 20, seed=0)[1]
+    given = sj.log_likelihood(sj.LGSSM(2, 2, initial=V), params, y)
+    np.testing.assert_allclose(sj.log_likelihood(model, params, y), given, rtol=1e-7)
+    ours = sj.gradient(model, model.to_coords(params), y)["A"]
+    slopes = finite_differences(
+        lambda moved: sj.log_likelihood(model, {**params, **moved}, y), {"A": params["A"]}, 1e-6
+    )
+    np.testing.assert_allclose(ours, slopes["A"], rtol=1e-3, atol=1e-2)
 
 
 def test_no_stationary_start_leaves_the_gradient_finite():

@@ -40,6 +40,9 @@ _SETTLED = 8
 # Doublings of the horizon after which the sum for a stationary covariance is taken as it is: 2^20 rows.
 DOUBLINGS = 20
 
+# The same where the law itself is asked for, however slowly it is forgotten.
+_MANY_DOUBLINGS = 45
+
 # A covariance this much larger than the noise that feeds it is not a stationary law to start from.
 UNSTABLE = 1e6
 
@@ -266,18 +269,37 @@ def sample(
 
 @jax.jit
 def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Return V = A V Aᵀ + Q, by doubling the horizon: V ← V + A V Aᵀ, A ← A².
+    """Return V = A V Aᵀ + Q to start windows from.
 
-    Where A has no stationary law, or one far wider than Q, the sum stops early: the law of the state
-    after as many rows as keep it below a millionfold of Q, a wide law to start from (`MATH.md` §12.1).
+    Where A has no stationary law, or one far wider than Q, it is the law of the state after as many
+    rows as keep it below a millionfold of Q, a wide law to start from (`MATH.md` §12.1).
     """
-    limit = UNSTABLE * jnp.trace(Q)
+    return _summed(A, Q, UNSTABLE, DOUBLINGS)[0]
+
+
+@jax.jit
+def stationary_law(
+    A: Float[Array, "n n"], Q: Float[Array, "n n"]
+) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    """Return V = A V Aᵀ + Q, however wide, and whether there is one; `stationary` where not."""
+    V, settled = _summed(A, Q, 1 / jnp.finfo(Q.dtype).eps, _MANY_DOUBLINGS)
+    return jnp.where(settled, V, stationary(A, Q)), settled
+
+
+def _summed(A: Array, Q: Array, widest: Any, doublings: int) -> tuple[Array, Array]:
+    """Return Σ_i A^i Q A^iᵀ and whether it settled, by doubling the horizon: V ← V + A V Aᵀ, A ← A².
+
+    The sum stops before it is wider than `widest` times Q.
+    """
+    limit = widest * jnp.trace(Q)
+
+    def settled(V: Array, grown: Array) -> Array:
+        return jnp.abs(grown - V).max() <= jnp.finfo(V.dtype).eps * jnp.abs(V).max()
 
     def goes_on(carry: tuple[Array, Array, Array, Array]) -> Array:
         count, _, V, grown = carry
-        small = jnp.abs(grown - V).max() <= jnp.finfo(V.dtype).eps * jnp.abs(V).max()
         within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
-        return (count < DOUBLINGS) & within & ~small
+        return (count < doublings) & within & ~settled(V, grown)
 
     def double_horizon(carry: Any) -> Any:
         count, power, _, grown = carry
@@ -287,7 +309,7 @@ def stationary(A: Float[Array, "n n"], Q: Float[Array, "n n"]) -> Float[Array, "
     first = (jnp.asarray(0), A, Q, symmetric(Q + A @ Q @ A.T))
     _, _, V, grown = lax.while_loop(goes_on, double_horizon, first)
     within = jnp.isfinite(grown).all() & (jnp.trace(grown) <= limit)
-    return jnp.where(within, grown, V)
+    return jnp.where(within, grown, V), within & settled(V, grown)
 
 
 def start_variants(

@@ -316,7 +316,7 @@ class LGSSM(Model):
         C, psi = self.emission_values(coords)
         rows = read_rows(C, psi, batch.y, missing)
         edge = gaussian.stationary(A, Q)
-        mean, covariance = self._initial_law(edge)
+        mean, covariance = self._initial_law(A, Q)
         start = gaussian.start_variants(covariance, edge)
         means = jnp.where(batch.first, mean[:, None], 0.0)
         if rows.seen is None:
@@ -334,12 +334,12 @@ class LGSSM(Model):
             return self.emission.whole(coords)
         return self.emission.unpack(coords)
 
-    def _initial_law(self, edge: Array) -> tuple[Array, Array]:
+    def _initial_law(self, A: Array, Q: Array) -> tuple[Array, Array]:
         n = self.state_dim
         if self.initial is None:
             return jnp.zeros(n), INITIAL_VARIANCE * jnp.eye(n)
         if isinstance(self.initial, str):
-            return jnp.zeros(n), edge
+            return jnp.zeros(n), gaussian.stationary_law(A, Q)[0]
         mean, covariance = self.initial
         return jnp.asarray(mean), jnp.asarray(covariance)
 
@@ -539,10 +539,10 @@ class LGSSM(Model):
         key = check_simulation(num_timesteps, seed)
         with jax.enable_x64(True):
             values = {**self.constants, **self.check_params(params)}
-            edge = gaussian.stationary(values["A"], values["Q"])
+            law = self.raw()._initial_law(values["A"], values["Q"])
             one = values | {name: values[name][None] for name in ("A", "Q")}
             z = jnp.zeros(num_timesteps, int)
-            x, y = linear_process(key, one, self.raw()._initial_law(edge), z)
+            x, y = linear_process(key, one, law, z)
             return {"x": np.array(x)}, np.array(y)
 
 

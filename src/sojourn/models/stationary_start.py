@@ -6,9 +6,6 @@ from jax import Array
 from sojourn.messages import gaussian
 from sojourn.messages.linear_moments import Moments
 
-# Largest relative residual of V = A V Aᵀ + Q at which V counts as a stationary law: A has one.
-_RESIDUAL = 1e-6
-
 
 def with_stationary_start(
     moments: Moments, A: Array, Q: Array, square: Array, weight: Array
@@ -26,8 +23,7 @@ def with_stationary_start(
         weight: Weight of the start of each window; zero inside a series.
     """
     n = A.shape[0]
-    V = gaussian.stationary(A, Q)
-    stable = jnp.abs(A @ V @ A.T + Q - V).max() < _RESIDUAL * jnp.abs(V).max()
+    V, stable = gaussian.stationary_law(A, Q)
     inverse = jnp.linalg.inv(V)
     G = jnp.einsum("ab,bcw,cd->adw", inverse, square, inverse) - inverse[:, :, None]
     operator = jnp.where(stable, jnp.eye(n * n) - jnp.kron(A.T, A.T), jnp.eye(n * n))

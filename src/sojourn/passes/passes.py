@@ -100,7 +100,19 @@ def _first_buffer(model: Model, series: Series, wanted: int | None = None) -> in
     """Return the buffer to try first: where all series are short, one that makes them whole."""
     if max(series.lengths) - model.num_lags <= _SHORT:
         return _SHORT
-    return model.first_buffer if wanted is None else wanted
+    if wanted is not None:
+        return wanted
+    # What crosses a gap comes from behind it; where seams are not compared, buffers reach there at once.
+    gap = 0 if model.regimes is None else _longest_gap(series)
+    return model.first_buffer + gap
+
+
+def _longest_gap(series: Series) -> int:
+    """Return the most rows in a row that are missing, of rows in memory."""
+    if series.missing == "none" or series.streams:
+        return 0
+    seen = np.flatnonzero(~np.isnan(series.rows(0, series.num_rows)).all(1))
+    return int(np.diff(seen, prepend=-1, append=series.num_rows).max()) - 1
 
 
 def _longer(buffer: int, gap: float, tolerance: float) -> int:

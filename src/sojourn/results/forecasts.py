@@ -140,12 +140,17 @@ def _draw_ahead(
 
 def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
     """Return as many of the last rows of each series as the law of the last state depends on."""
-    longest = max(series.lengths)
+    longest, found = max(series.lengths), None
+    rows = _TAIL + model.num_lags
     if model.regimes is not None:
-        return _last_rows(series, _UNCHECKED_BUFFERS * model.first_buffer)
-    rows, found = _TAIL + model.num_lags, None
+        rows = _UNCHECKED_BUFFERS * model.first_buffer
     while rows < longest:
         tails = _last_rows(series, rows)
+        if not all(map(_says_enough, tails, series.lengths)):
+            rows *= 4
+            continue
+        if model.regimes is not None:
+            return tails
         cut = Series(np.concatenate(tails), tuple(map(len, tails)), series.columns, series.missing)
         marginals, _ = state_marginals(model, coords, cut)
         ends = np.cumsum(np.asarray(cut.lengths) - model.num_lags) - 1
@@ -154,6 +159,11 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
             return tails
         rows, found = 4 * rows, law
     return _last_rows(series, longest)
+
+
+def _says_enough(tail: np.ndarray, length: int) -> bool:
+    """Whether rows of the end of a series are all of it, or enough of them are not missing."""
+    return len(tail) == length or np.count_nonzero(~np.isnan(tail).all(1)) >= _TAIL
 
 
 def _last_rows(series: Series, rows: int) -> list[np.ndarray]:

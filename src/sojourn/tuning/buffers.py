@@ -104,7 +104,7 @@ def choose_buffer(
         data: The series, as in `sample`.
         tolerance: Root-mean-square error of a window's gradient that the buffer may leave, relative to
             the root-mean-square sampling noise of a window's gradient.
-        length: Rows that count in a window, 200 if not given, at most those of the longest series.
+        length: Rows that count in a window; if not given 200, at most a quarter of the longest series.
         max_buffer: Longest buffer to try.
         num_windows: Windows that errors are measured on.
         seed: Which windows.
@@ -344,8 +344,10 @@ def _enter(model: Model, params: Params, data: Any) -> tuple[Model, Series, dict
 def _measuring_windows(
     model: Model, series: Series, length: int | None, buffer: int, num_windows: int
 ) -> Windows:
-    longest = max(series.lengths) - model.num_lags
-    return Windows(min(_LENGTH, longest) if length is None else length, buffer, num_windows)
+    if length is None:  # a part of short series, so that there is something on either side
+        longest = max(series.lengths) - model.num_lags
+        length = min(_LENGTH, max(1, longest // 4))
+    return Windows(length, buffer, num_windows)
 
 
 def _metric(model: Model, series: Series, coords: Coords, key: Array) -> Metric:
