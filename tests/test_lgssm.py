@@ -214,7 +214,7 @@ def test_stationary_start_says_when_there_is_none():
         assert np.isfinite(sj.log_likelihood(model, unstable, y))
 
 
-@pytest.mark.parametrize("roots", [(0.998, 0.99), (0.9985, 0.995)])
+@pytest.mark.parametrize("roots", [(0.998, 0.99), (0.999, 0.99)])
 def test_wide_stationary_laws_are_taken_as_they_are(roots):
     """A smooth trend: the law of its level is millions of times as wide as what moves it."""
     params = {
@@ -230,7 +230,7 @@ def test_wide_stationary_laws_are_taken_as_they_are(roots):
     np.testing.assert_allclose(sj.log_likelihood(model, params, y), given, rtol=1e-7)
     ours = sj.gradient(model, model.to_coords(params), y)["A"]
     slopes = finite_differences(
-        lambda moved: sj.log_likelihood(model, {**params, **moved}, y), {"A": params["A"]}, 1e-6
+        lambda moved: sj.log_likelihood(model, {**params, **moved}, y), {"A": params["A"]}, 1e-7
     )
     np.testing.assert_allclose(ours, slopes["A"], rtol=1e-3, atol=1e-2)
 
