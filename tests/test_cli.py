@@ -219,6 +219,18 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     fails("'animal'", "score", made, tmp_path / "new.csv", "--sequence", "animal")
 
 
+def test_addresses_are_data(run, folder, tmp_path):
+    address = (folder / "data.csv").as_uri()
+    code, out, err = run("info", address, "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 200
+    code, _, err = run("fit", address, *FIT, "--out", tmp_path / "run", "--quiet")
+    assert code == 0, err
+    from_file = run("score", folder / "run", folder / "data.csv", "--draws", "3")
+    assert run("score", tmp_path / "run", address, "--draws", "3")[0] == 0
+    assert run("score", folder / "run", address, "--draws", "3")[1] == from_file[1]
+
+
 def test_data_of_one_series_for_a_run_of_several(run, fails, folder, tmp_path):
     table = pd.read_csv(folder / "data.csv")
     table.assign(animal=np.arange(len(table)) // 40).to_csv(tmp_path / "many.csv", index=False)

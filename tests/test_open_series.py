@@ -159,6 +159,16 @@ def test_a_url_is_read_by_ranges(tmp_path):
         assert series.describe()["path"] == f"memory://{name}"
 
 
+def test_a_small_csv_file_at_an_address_is_read_into_memory(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fsspec.open("memory://small.csv", "w") as file:
+        NAMED.to_csv(file, index=False)
+    series = sj.open_series("memory://small.csv")  # warnings are errors: nothing is converted
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_edf(tmp_path):
     pyedflib = pytest.importorskip("pyedflib")
     signals = [np.sin(np.arange(400) / k) for k in (3, 5)]
@@ -301,8 +311,9 @@ def test_large_csv_files_are_converted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_SMALL_CSV", 0)
     path = tmp_path / "x.csv"
     _csv(path)
-    with pytest.warns(UserWarning, match=r"x\.csv was converted once to .*npy"):
+    with pytest.warns(UserWarning, match=r"x\.csv was converted once to .*npy") as warned:
         series = sj.open_series(path, sequence="who")
+    assert warned[0].filename == __file__
     np.testing.assert_array_equal(series.rows(0, 300), ROWS)
     again = sj.open_series(path, sequence="who")  # warnings are errors: nothing is converted
     assert (again.lengths, again.fingerprint) == ((100, 200), series.fingerprint)

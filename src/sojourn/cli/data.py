@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
 
 
-def read(paths: Sequence[Path], **options: Any) -> Series:
-    """Open files as series; a directory of a run stands for its data."""
-    given = [str(path) for path in paths]
-    if len(paths) == 1 and (paths[0] / "config.json").is_file():
+def read(paths: Sequence[str], **options: Any) -> Series:
+    """Open files and addresses as series; a directory of a run stands for its data."""
+    if len(paths) == 1 and is_run(paths[0]):
         return series_of(open_run(paths[0]), None)
-    return open_series(given[0] if len(given) == 1 else given, **options)
+    return open_series(paths[0] if len(paths) == 1 else list(paths), **options)
+
+
+def is_run(path: str) -> bool:
+    """Return whether a path is the directory of a run."""
+    return (Path(path) / "config.json").is_file()
 
 
 class Units(NamedTuple):
@@ -65,13 +69,13 @@ def _treatment(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in ("missing", "log", "every") if name in found}
 
 
-def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Series:
+def read_for(run: Run, paths: Sequence[str], options: Mapping[str, Any]) -> Series:
     """Open files as the data of a run were opened, but for options that are given.
 
     Columns are standardised with the means and deviations of the run's data. An empty text stands for
     no sequence or variable where the run had one.
     """
-    if len(paths) == 1 and (paths[0] / "config.json").is_file():
+    if len(paths) == 1 and is_run(paths[0]):
         return read(paths)
     about = run.config.get("data") or {}
     asked = about.get("description") or {}
@@ -92,14 +96,14 @@ def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Ser
     return series if standard is None else series.standardized(*standard)
 
 
-def _opened(run: Run, paths: Sequence[Path], options: dict[str, Any]) -> Series:
+def _opened(run: Run, paths: Sequence[str], options: dict[str, Any]) -> Series:
     series = read(paths, **options)
     return as_series(series, run.model.emission_dim, tuple(run.config["columns"]))
 
 
 def fit_and_data(
     run: Path,
-    paths: Sequence[Path] | None,
+    paths: Sequence[str] | None,
     columns: list[str] | None = None,
     sequence: str | None = None,
     variable: str | None = None,

@@ -16,7 +16,8 @@ from sojourn.sampling import resume as resume_run
 from sojourn.series import suggestion
 
 Data = Annotated[
-    list[Path] | None, typer.Argument(help="Files of data, one series each.", show_default=False)
+    list[str] | None,
+    typer.Argument(help="Files or addresses of data, one series each.", show_default=False),
 ]
 Auto = "auto, or a number"
 

@@ -51,6 +51,13 @@ class Place:
         filesystem, path = need("fsspec", "remote").core.url_to_fs(self.text)
         return bool(filesystem.exists(path))
 
+    def size(self) -> int | None:
+        """Return the bytes of a file, None where its server does not say."""
+        if self.is_local:
+            return self.path.stat().st_size
+        filesystem, path = need("fsspec", "remote").core.url_to_fs(self.text)
+        return filesystem.size(path)
+
 
 def need(module: str, extra: str) -> Any:
     """Import a package that not every installation has."""

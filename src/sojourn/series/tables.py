@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
 import uuid
 import warnings
@@ -127,7 +128,8 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
     chosen = [n for n in names if n != sequence] if columns is None else list(columns)
     check_known("column", chosen, names)
     parts = _csv_blocks(place, names, separator, has_header, chosen, sequence)
-    if place.is_local and place.path.stat().st_size <= _SMALL_CSV:
+    size = place.size()
+    if size is not None and size <= _SMALL_CSV:
         blocks, ids = zip(*parts, strict=True)
         source = ArraySource(np.concatenate(blocks), tuple(chosen))
         return Table(source, _lengths(source, ids, sequence))
@@ -141,9 +143,18 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
         source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
         with_note = {"stamp": stamp, "lengths": _lengths(source, names_of_series, sequence)}
         _replace(note, lambda path: path.write_text(json.dumps(with_note)))
-        warnings.warn(f"{place.text} was converted once to {cache}", UserWarning, stacklevel=4)
+        message = f"{place.text} was converted once to {cache}"
+        warnings.warn(message, UserWarning, stacklevel=_users_level())
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
     return Table(source, tuple(with_note["lengths"]))
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` of a warning that names the code that called the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("sojourn."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _read_note(path: Path) -> dict[str, Any]:
