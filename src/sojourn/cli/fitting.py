@@ -85,8 +85,8 @@ def fit(
     choice = {"auto": "auto", "yes": True, "true": True, "no": False, "false": False}
     series = read(
         data,
-        variable=variable,
-        sequence=sequence,
+        variable=variable or None,
+        sequence=sequence or None,
         columns=column or None,
         missing=missing,
         log=log,

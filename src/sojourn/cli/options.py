@@ -32,7 +32,9 @@ Variable = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", help="File to write, .csv, .tsv, .parquet or .json; else CSV is printed."
+        "--out",
+        "-o",
+        help="File to write, .csv, .tsv, .parquet, .json or .jsonl; else CSV is printed.",
     ),
 ]
 NumDraws = Annotated[int, typer.Option("--draws", min=1, help="Draws to average over.")]

@@ -105,7 +105,9 @@ def info(
             as_json=json,
         )
     else:
-        series = read([path], columns=column, sequence=sequence or None, variable=variable or None)
+        series = read(
+            [path], columns=column or None, sequence=sequence or None, variable=variable or None
+        )
         say(
             {
                 "rows": series.num_rows,

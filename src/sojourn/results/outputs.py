@@ -5,7 +5,7 @@ group or a Parquet file. If seams disagree, buffers grow and writing begins anew
 its name when it is whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -269,18 +269,22 @@ def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Write
     kinds: dict[str, Callable[..., Writer]] = {".zarr": ZarrWriter, ".parquet": ParquetWriter}
     if target.suffix.lower() not in kinds:
         raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
-    _check_replaceable(target, series)
+    check_replaceable(target, series.describe())
     make = kinds[target.suffix.lower()]
     target.parent.mkdir(parents=True, exist_ok=True)
     return target, make(target, series, num_lags)
 
 
-def _check_replaceable(target: Path, series: Series) -> None:
-    """Raise if what has this name is the data, or a directory of something else than states."""
-    described = series.describe() or {}
-    read = described.get("path", [])
+def check_replaceable(target: Path, data: Mapping[str, Any] | None) -> None:
+    """Raise if what has this name is the data, or a directory of something else than states.
+
+    Args:
+        target: Where something is to be written.
+        data: What `Series.describe` says of the data.
+    """
+    read = (data or {}).get("path", [])
     if any(_is_same(target, path) for path in ([read] if isinstance(read, str) else read)):
-        raise ValueError(f"{target} holds the data; choose another name for the states")
+        raise ValueError(f"{target} holds the data; choose another name for what is written")
     if not target.is_dir():
         return
     about = target / "zarr.json"
@@ -288,5 +292,11 @@ def _check_replaceable(target: Path, series: Series) -> None:
         raise ValueError(f"{target} is a directory of something else; choose another name")
 
 
-def _is_same(target: Path, path: Any) -> bool:
-    return Path(str(path)).exists() and target.exists() and target.samefile(str(path))
+def _is_same(target: Path, path: str) -> bool:
+    """Return whether a file is the data, or would be read as a part of them."""
+    data = Path(path.removeprefix("file://"))
+    if not data.exists():
+        return False
+    if target.exists() and target.samefile(data):
+        return True
+    return target.suffix.lower() == ".parquet" and data.resolve() in target.resolve().parents
