@@ -121,6 +121,24 @@ def test_a_series_can_be_changed_further(tmp_path):
     assert series.describe() is None  # the file alone does not tell
 
 
+def test_what_was_done_before_is_remembered():
+    raw = np.exp(ROWS)
+    logs = sj.open_series(sj.open_series(raw, log=True), standardize=True)
+    assert logs.treatment == {"missing": None, "log": True, "every": 1}
+    np.testing.assert_allclose(logs.restore(logs.rows(0, 300)), ROWS, rtol=1e-12, atol=1e-12)
+    train, _ = logs.train_test(0.5)
+    twice = sj.open_series(sj.open_series(train, standardize=True, every=2), every=3)
+    assert twice.treatment == {"missing": None, "log": True, "every": 6}
+    np.testing.assert_allclose(twice.restore(twice.rows(0, 25)), ROWS[:150:6], atol=1e-12)
+    for data in (logs, sj.open_series(raw, log=True)):
+        with pytest.raises(ValueError, match="give all options to one open_series"):
+            sj.open_series(data, log=True)
+        with pytest.raises(ValueError, match="missing= is for numbers as they stand"):
+            sj.open_series(data, missing=0)
+    with pytest.raises(ValueError, match="missing=-1 comes after missing=0"):
+        sj.open_series(sj.open_series(raw, missing=0), missing=-1)
+
+
 def test_zero_may_stand_for_missing(tmp_path):
     np.save(tmp_path / "x.npy", np.array([0, 1, 2, 0]))
     series = sj.open_series(tmp_path / "x.npy", missing=0)

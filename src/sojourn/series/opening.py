@@ -62,6 +62,7 @@ def open_series(
         series = _in_memory(data, variable, sequence, columns)
         if missing is None and not log and every == 1 and not standardize:
             return series
+        treatment = _in_all(series, treatment)
         changed = _changed(series, missing, log, every, standardize)
         changed = replace(changed, opened=None, treatment=treatment)
         if isinstance(series.values, Source):
@@ -139,6 +140,34 @@ def _checked_names(columns: Sequence[str] | None) -> list[str] | None:
     if not names:
         raise ValueError("columns must name at least one column; got []")
     return names
+
+
+def _in_all(series: Series, treatment: dict[str, Any]) -> dict[str, Any]:
+    """Return what is done to the values of a series in all, if this is done next.
+
+    Raises:
+        ValueError: It cannot be told as one treatment: logarithms of logarithms, two marks.
+    """
+    before = {"missing": None, "log": False, "every": 1, **series.treatment}
+    asked = [
+        n for n in ("missing", "log") if treatment[n] is not None and treatment[n] is not False
+    ]
+    if asked and (series.units is not None or before["log"]):
+        done = "logarithms" if series.units is None else "standardized"
+        raise ValueError(
+            f"{asked[0]}= is for numbers as they stand in the data, and these are {done} already; give "
+            "all options to one open_series"
+        )
+    marks = [before["missing"], treatment["missing"]]
+    if None not in marks and marks[0] != marks[1]:
+        raise ValueError(
+            f"missing={marks[1]:g} comes after missing={marks[0]:g}; replace one of them by NaN first"
+        )
+    return {
+        "missing": marks[0] if marks[1] is None else marks[1],
+        "log": before["log"] or treatment["log"],
+        "every": before["every"] * treatment["every"],
+    }
 
 
 def _changed(
