@@ -204,6 +204,8 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     own = sj.sample(fit.model, in_memory, sj.Gibbs(), out=tmp_path / "memory", **how)
     again = run("score", tmp_path / "memory", tmp_path / "raw.csv", "--json")[1]
     assert json.loads(again)["log_likelihood"] == pytest.approx(own.score(train), rel=1e-12)
+    own.save(tmp_path / "copy")
+    assert run("score", tmp_path / "copy", tmp_path / "raw.csv", "--json")[1] == again
     fails("give them again, after the run's name", "resume", tmp_path / "memory", "--samples", "9")
 
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation

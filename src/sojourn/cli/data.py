@@ -65,18 +65,9 @@ class FileUnits(NamedTuple):
         return np.exp(values) if self.log else values
 
 
-def units_of(run: Run) -> FileUnits:
-    """Return the units of a run."""
-    about = run.config.get("data") or {}
-    mean, deviation = about.get("units") or (None, None)
-    standard = None if mean is None else (np.asarray(mean), np.asarray(deviation))
-    return FileUnits(bool(_treatment(about).get("log")), standard)
-
-
-def _treatment(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was done to the data of a run; earlier runs have it with what was opened."""
-    found = about.get("treatment", about.get("description") or {})
-    return {name: found[name] for name in ("missing", "log", "every") if name in found}
+def units_of(fit: Fit) -> FileUnits:
+    """Return the units of a fit."""
+    return FileUnits(bool(fit.treatment.get("log")), fit.units)
 
 
 def read_for(run: Run, paths: Sequence[str], options: Mapping[str, Any]) -> Series:
@@ -90,7 +81,7 @@ def read_for(run: Run, paths: Sequence[str], options: Mapping[str, Any]) -> Seri
     about = run.config.get("data") or {}
     asked = about.get("description") or {}
     merged = {n: asked[n] for n in ("variable", "sequence", "columns") if n in asked}
-    merged |= _treatment(about)
+    merged |= run.treatment
     merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
     sequence = merged.get("sequence")
     try:
@@ -102,8 +93,7 @@ def read_for(run: Run, paths: Sequence[str], options: Mapping[str, Any]) -> Seri
             f"{error}; the data of {run.path} had it to tell series apart: give sequence='' where there "
             "is but one"
         ) from None
-    standard = units_of(run).standard
-    return series if standard is None else series.standardized(*standard)
+    return series if run.units is None else series.standardized(*run.units)
 
 
 def _opened(run: Run, paths: Sequence[str], options: dict[str, Any]) -> Series:

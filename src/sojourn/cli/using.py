@@ -122,7 +122,7 @@ def forecast(
     fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
     y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
     y = y.transpose("draw", "series", "ahead", "column")
-    values = units_of(open_run(run)).restore(y.to_numpy())
+    values = units_of(fit).restore(y.to_numpy())
     low, high = np.quantile(values, [0.03, 0.97], axis=0)
     index = np.meshgrid(*(y[d].to_numpy() for d in y.dims[1:]), indexing="ij")
     columns = dict(zip(y.dims[1:], index, strict=True))
@@ -148,7 +148,7 @@ def impute(
     fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
     names = [f"{prefix}{name}" for prefix in ("", "sd_") for name in series.columns]
     _check_distinct(["series", "t", *names])
-    units = units_of(open_run(run))
+    units = units_of(fit)
     found = fit.impute(series, num_draws=draws, with_draws=units.log)
     mean, sd = (found[kind].transpose("time", "column").to_numpy() for kind in ("mean", "sd"))
     mean, sd = units.restore(mean), sd if units.standard is None else sd * units.standard[1]
@@ -181,7 +181,7 @@ def simulate(
     if out is not None:
         check_replaceable(out, about.get("description"))
     states, y = fit.model.simulate(fit.mean, rows, seed=seed)
-    y = units_of(open_run(run)).restore(y)
+    y = units_of(fit).restore(y)
     columns: dict[str, Any] = dict(zip(fit.columns, y.T, strict=True))
     if hidden:
         for name, values in states.items():

@@ -37,7 +37,7 @@ def posterior_of(
     aligned = align_chains(stacked, dims)
     return xarray.Dataset(
         {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
-        coords={**_index(len(draws), length), **_coords(model, columns)},
+        coords=_coords(model, columns),
         attrs={"sojourn_version": __version__},
     )
 
@@ -47,14 +47,7 @@ def statistics_of(statistics: Sequence[dict[str, np.ndarray]], length: int) -> "
     import xarray
 
     stacked = {name: np.stack([own[name][:length] for own in statistics]) for name in statistics[0]}
-    return xarray.Dataset(
-        {name: (("chain", "draw"), values) for name, values in stacked.items()},
-        coords=_index(len(statistics), length),
-    )
-
-
-def _index(num_chains: int, num_draws: int) -> dict[str, np.ndarray]:
-    return {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
+    return xarray.Dataset({name: (("chain", "draw"), values) for name, values in stacked.items()})
 
 
 def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:

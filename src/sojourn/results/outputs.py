@@ -265,7 +265,7 @@ class ParquetWriter(Writer):
 def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Writer]:
     if not isinstance(out, str | Path):
         raise TypeError(f"out must be a path that ends in .zarr or .parquet; got {shown(out)}")
-    target = Path(out)
+    target = Path(out).expanduser()
     kinds: dict[str, Callable[..., Writer]] = {".zarr": ZarrWriter, ".parquet": ParquetWriter}
     if target.suffix.lower() not in kinds:
         raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
