@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sojourn._validation import check_size, shown
-from sojourn.series.convert import check_lengths, from_memory, match_columns
+from sojourn.series.convert import check_lengths, from_memory, is_dataset, is_frame, match_columns
 from sojourn.series.formats import OPENERS, TABLES, Place, check_suffix
 from sojourn.series.series import Series, check_known, check_unique, scan
 from sojourn.series.sources import Joined, Mapped, Pieces, Source
@@ -221,7 +221,7 @@ def _in_memory(
         if sequence is not None:
             raise ValueError("sequence needs a table: this Series knows its lengths already")
         return data if columns is None else data.select(columns)
-    framed = (hasattr(data, "to_numpy") and hasattr(data, "columns")) or hasattr(data, "data_vars")
+    framed = is_frame(data) or is_dataset(data)
     series = from_memory(data, columns=columns if framed else None, sequence=sequence)
     return series if columns is None else series.select(columns)
 
