@@ -16,6 +16,7 @@ import contextlib
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,6 +165,8 @@ class Run:
         shapes = {f"{POSTERIOR}/{n}": s for n, s in model.param_shapes.items()}
         dims = {f"{POSTERIOR}/{n}": d for n, d in model.param_dims.items()}
         none = {f"{STATISTICS}/{n}": () for n in statistics}
+        for left in self.path.glob(".*.part"):  # by a process that was killed
+            left.unlink()
         # Whatever is asked for, what was drawn stays.
         most = max(self.config["num_samples"], *(chain.num_draws for chain in self.chains))
         self.store.make_room(self.config["num_chains"], most, shapes | none, dims | none)
@@ -236,7 +239,9 @@ def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
         held = sorted(p.name for p in path.iterdir())
     except OSError as error:
         raise cannot_write(path, error) from None
-    other = [name for name in held if name not in ("lock", ".config.json.part")]
+    # What a process leaves behind that dies while it writes the configuration.
+    left = {name for name in held if fnmatch(name, ".config.json.*.part")}
+    other = [name for name in held if name not in left | {"lock"}]
     if other and "config.json" not in other:
         raise RunError(
             f"{path} holds other files ({other[0]}) and no run; choose an empty directory or a new one"

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import threading
-import uuid
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from sojourn._files import replacing, write_json
 from sojourn.series.convert import run_lengths
 from sojourn.series.formats import Names, Place, need, readable
 from sojourn.series.series import check_known, check_unique, default_names
@@ -168,7 +168,7 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
         write_npy(cache, _collect(parts, names_of_series), len(chosen))
         source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
         with_note = {"stamp": stamp, "lengths": _lengths(source, names_of_series, sequence)}
-        _replace(note, lambda path: path.write_text(json.dumps(with_note)))
+        write_json(note, with_note)
         message = f"{place.text} was converted once to {cache}"
         warnings.warn(message, UserWarning, stacklevel=_users_level())
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
@@ -193,11 +193,7 @@ def _read_note(path: Path) -> dict[str, Any]:
 
 def write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
     """Write blocks of rows (n, D) to one .npy file of doubles; it appears when it is complete."""
-    _replace(path, lambda temporary: _write_npy(temporary, blocks, dim))
-
-
-def _write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
-    with path.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         count = 0
         # Headers have room for any number of rows: the first is overwritten when it is known.
         _write_header(file, (0, dim))
@@ -211,17 +207,6 @@ def _write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
 def _write_header(file: Any, shape: tuple[int, int]) -> None:
     header = {"descr": "<f8", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write a file under another name, then give it its own."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _parquet_files(place: Place) -> list[str]:
