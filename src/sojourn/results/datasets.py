@@ -7,6 +7,7 @@ import numpy as np
 
 from sojourn.models.base import Model
 from sojourn.results.align import align_chains
+from sojourn.series import Series
 
 if TYPE_CHECKING:
     import xarray
@@ -48,6 +49,14 @@ def statistics_of(statistics: Sequence[dict[str, np.ndarray]], length: int) -> "
 
     stacked = {name: np.stack([own[name][:length] for own in statistics]) for name in statistics[0]}
     return xarray.Dataset({name: (("chain", "draw"), values) for name, values in stacked.items()})
+
+
+def row_coords(series: Series) -> dict[str, tuple[str, np.ndarray]]:
+    """Return the coordinates of all rows: which series, and which row of it."""
+    lengths = series.lengths
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    t = np.concatenate([np.arange(length) for length in lengths])
+    return {"series": ("time", which), "t": ("time", t)}
 
 
 def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:
