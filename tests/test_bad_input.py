@@ -449,6 +449,12 @@ def test_gibbs_refuses_what_it_would_ignore():
     raises(ValueError, "Gibbs() has no gradients", gibbs, control_variate=True)
 
 
+@pytest.mark.usefixtures("at_once")
+def test_all_rows_leave_nothing_to_a_control_variate():
+    how = {"windows": sj.Windows.full(), "control_variate": True}
+    raises(ValueError, "Windows.full() has no noise", sample, HMM, Y, **how)
+
+
 def test_unknown_methods_and_schemes():
     for value in ("em", None, ["kmeans"]):
         fragment = f"method must be 'kmeans', 'influence' or 'prior'; got {value!r}"

@@ -124,6 +124,8 @@ def test_score_decode_and_smooth(run, folder, tmp_path):
     np.testing.assert_allclose(table["p_1"], decoded["probability"][:, 1])
     code, out, _ = run("smooth", folder / "run", "--draws", "3")
     assert out.splitlines()[0] == "series,t,p_0,p_1"
+    for command in ("score", "decode", "smooth"):
+        assert run(command, folder / "run", "--draws", "3", "--quiet")[2] == ""
     assert len(out.splitlines()) == 201
     drawn = ("--method", "sample", "--draws", "3", "--seed", "5")
     code, out, _ = run("decode", folder / "run", *drawn)
@@ -135,12 +137,16 @@ def test_score_decode_and_smooth(run, folder, tmp_path):
 
 
 def test_simulate_report_and_info(run, folder, tmp_path):
-    for name in ("rows.csv", "rows.tsv", "rows.json"):
+    for name in ("rows.csv", "rows.tsv", "rows.json", "rows.jsonl"):
         file = tmp_path / name
         assert run("simulate", folder / "run", "--rows", "7", "--hidden", "-o", file)[0] == 0
         assert file.stat().st_size > 0
     table = pd.read_csv(tmp_path / "rows.csv")
     assert list(table.columns) == ["volts", "amps", "z"]
+    records = json.loads((tmp_path / "rows.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert records == lines
+    np.testing.assert_allclose(pd.DataFrame(records), table, rtol=1e-12)
     assert len(table) == 7
     assert run("report", folder / "run")[0] == 0
     assert "200 rows in 1 series" in (folder / "run" / "report.html").read_text()
@@ -150,7 +156,8 @@ def test_simulate_report_and_info(run, folder, tmp_path):
         200,
         ["volts", "amps"],
     )
-    assert "volts, amps" in run("info", folder / "data.csv")[1]
+    none = ("--sequence", "", "--variable", "")
+    assert "volts, amps" in run("info", folder / "data.csv", *none)[1]
     assert "jax" in run("info")[1]
 
 
@@ -197,6 +204,8 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     own = sj.sample(fit.model, in_memory, sj.Gibbs(), out=tmp_path / "memory", **how)
     again = run("score", tmp_path / "memory", tmp_path / "raw.csv", "--json")[1]
     assert json.loads(again)["log_likelihood"] == pytest.approx(own.score(train), rel=1e-12)
+    own.save(tmp_path / "copy")
+    assert run("score", tmp_path / "copy", tmp_path / "raw.csv", "--json")[1] == again
     fails("give them again, after the run's name", "resume", tmp_path / "memory", "--samples", "9")
 
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation
@@ -217,6 +226,45 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     expected = np.exp(fit.model.simulate(fit.mean, 9, seed=0)[1] * deviation + mean)
     np.testing.assert_allclose(simulated, expected, rtol=1e-10)
     fails("'animal'", "score", made, tmp_path / "new.csv", "--sequence", "animal")
+
+
+def test_addresses_are_data(run, folder, tmp_path):
+    address = (folder / "data.csv").as_uri()
+    code, out, err = run("info", address, "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 200
+    none = ("--sequence", "", "--variable", "")
+    code, _, err = run("fit", address, *none, *FIT, "--out", tmp_path / "run", "--quiet")
+    assert code == 0, err
+    from_file = run("score", folder / "run", folder / "data.csv", "--draws", "3")
+    assert run("score", tmp_path / "run", address, "--draws", "3")[0] == 0
+    assert run("score", folder / "run", address, "--draws", "3")[1] == from_file[1]
+
+
+def test_data_are_not_written_over(fails, folder, tmp_path):
+    data, content = folder / "data.csv", (folder / "data.csv").read_bytes()
+    for command in ("decode", "smooth", "forecast", "impute"):
+        fails("holds the data", command, folder / "run", data, "-o", data)
+        fails("holds the data", command, folder / "run", data.as_uri(), "-o", data)
+    for command in ("impute", "simulate", "report"):
+        fails("holds the data", command, folder / "run", "-o", data)
+    assert data.read_bytes() == content
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    pd.read_csv(data).to_parquet(parts / "0.parquet")
+    fails("holds the data", "impute", folder / "run", parts, "-o", parts / "1.parquet")
+
+
+def test_columns_with_the_names_of_a_table(fails, folder, tmp_path):
+    frame = pd.read_csv(folder / "data.csv").bfill()
+    how = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    for names in (["t", "b"], ["a", "sd_a"], ["z", "b"]):
+        frame.set_axis(names, axis=1).to_csv(tmp_path / f"{names[0]}.csv", index=False)
+        made = tmp_path / names[0]
+        sj.sample(MODEL, tmp_path / f"{names[0]}.csv", sj.Gibbs(), out=made, **how)
+    fails("two columns 't'", "impute", tmp_path / "t")
+    fails("two columns 'sd_a'", "impute", tmp_path / "a")
+    fails("two columns 'z'", "simulate", tmp_path / "z", "--hidden")
 
 
 def test_data_of_one_series_for_a_run_of_several(run, fails, folder, tmp_path):
@@ -303,6 +351,9 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
     fails("'volt'", "fit", data, "--column", "volt", "--out", new)
     fails("already holds a run", "fit", data, *FIT, "--out", made)
     fails("init must be", "fit", data, "--init", "zero", "--out", new)
+    for change in (("--standardize",), ("--log",), ("--every", "2"), ("--column", "amps")):
+        fails(f"leave out {change[0]}", "fit", made, *change, "--out", new)
+    fails("leave out --sequence", "score", made, made, "--sequence", "who")
     fails("No such command", "fitt")
     fails("--samples", "fit", data, "--samples", "-1", "--out", new)
     fails("No such option", "fit", data, "--sample", "1")

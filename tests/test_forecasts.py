@@ -347,3 +347,14 @@ def test_neighbouring_seeds_have_nothing_in_common():
     fit = make_fit(HMM, ("y0", "y1"), {0: (draws, {})}, {"sampler": "by hand"}, 0)
     one, other = (fit.forecast(y, 2, num_draws=4, seed=s)["y"].to_numpy() for s in (0, 1))
     assert not np.isin(one, other).any()
+
+
+def test_all_bits_of_a_seed_count():
+    one, other = (HMM.simulate(HMM_PARAMS, 20, seed=s)[1] for s in (5, 2**32 + 5))
+    assert not np.isin(one, other).any()
+    one[3:] = np.nan
+    paths = [
+        sj.decode(HMM, HMM_PARAMS, one, "sample", num_paths=50, seed=s)["state"].to_numpy()
+        for s in (5, 2**32 + 5)
+    ]
+    assert not np.array_equal(*paths)

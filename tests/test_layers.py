@@ -46,7 +46,7 @@ ALLOWED = {
     },
     "__main__": {"cli"},
     # Beside these, what `import sojourn` offers.
-    "experiments": {"synthetic", "plots"},
+    "experiments": {"synthetic", "plots", "series"},
 }
 OUTSIDE = {"__main__", "plots", "reports", "cli", "demo", "experiments"}
 

@@ -1,6 +1,7 @@
 """Every format gives the same rows, lazily; options, splits, fingerprints and reopening."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -121,6 +122,24 @@ def test_a_series_can_be_changed_further(tmp_path):
     assert series.describe() is None  # the file alone does not tell
 
 
+def test_what_was_done_before_is_remembered():
+    raw = np.exp(ROWS)
+    logs = sj.open_series(sj.open_series(raw, log=True), standardize=True)
+    assert logs.treatment == {"missing": None, "log": True, "every": 1}
+    np.testing.assert_allclose(logs.restore(logs.rows(0, 300)), ROWS, rtol=1e-12, atol=1e-12)
+    train, _ = logs.train_test(0.5)
+    twice = sj.open_series(sj.open_series(train, standardize=True, every=2), every=3)
+    assert twice.treatment == {"missing": None, "log": True, "every": 6}
+    np.testing.assert_allclose(twice.restore(twice.rows(0, 25)), ROWS[:150:6], atol=1e-12)
+    for data in (logs, sj.open_series(raw, log=True)):
+        with pytest.raises(ValueError, match="give all options to one open_series"):
+            sj.open_series(data, log=True)
+        with pytest.raises(ValueError, match="missing= is for numbers as they stand"):
+            sj.open_series(data, missing=0)
+    with pytest.raises(ValueError, match="missing=-1 comes after missing=0"):
+        sj.open_series(sj.open_series(raw, missing=0), missing=-1)
+
+
 def test_zero_may_stand_for_missing(tmp_path):
     np.save(tmp_path / "x.npy", np.array([0, 1, 2, 0]))
     series = sj.open_series(tmp_path / "x.npy", missing=0)
@@ -159,6 +178,16 @@ def test_a_url_is_read_by_ranges(tmp_path):
         assert series.describe()["path"] == f"memory://{name}"
 
 
+def test_a_small_csv_file_at_an_address_is_read_into_memory(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fsspec.open("memory://small.csv", "w") as file:
+        NAMED.to_csv(file, index=False)
+    series = sj.open_series("memory://small.csv")  # warnings are errors: nothing is converted
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_edf(tmp_path):
     pyedflib = pytest.importorskip("pyedflib")
     signals = [np.sin(np.arange(400) / k) for k in (3, 5)]
@@ -192,12 +221,18 @@ def test_edf(tmp_path):
         (
             xr.Dataset({"a": ("t", [1, 2]), "b": ("u", [3.0])}),
             {"variable": "a"},
-            ("y0",),
+            ("a",),
             (2,),
         ),
+        (pd.Series([1.0, 2.0], name="speed"), {}, ("speed",), (2,)),
+        (pl.Series("speed", [1.0, 2.0]), {}, ("speed",), (2,)),
+        (pd.Series([1.0, 2.0]), {}, ("y0",), (2,)),
         (np.arange(6).reshape(3, 2), {"columns": ["y1"]}, ("y1",), (3,)),
     ],
-    ids=["polars", "polars, series", "pandas, series", "Dataset", "variable", "array"],
+    ids=[
+        *("polars", "polars, series", "pandas, series", "Dataset", "variable"),
+        *("Series", "polars Series", "Series without a name", "array"),
+    ],
 )
 def test_frames(data, options, columns, lengths):
     series = sj.open_series(data, **options)
@@ -205,8 +240,55 @@ def test_frames(data, options, columns, lengths):
     assert series.lengths == lengths
     assert series.describe() is None
     for i, name in enumerate(columns):
-        own = data[:, 1] if isinstance(data, np.ndarray) else data[options.get("variable", name)]
+        own = data
+        if isinstance(data, np.ndarray):
+            own = data[:, 1]
+        elif getattr(data, "ndim", 2) != 1 and not isinstance(data, pl.Series):
+            own = data[options.get("variable", name)]
         np.testing.assert_array_equal(series.rows(0, sum(lengths))[:, i], np.asarray(own, float))
+
+
+def test_names_of_xarrays(tmp_path):
+    labelled = xr.DataArray(ROWS, dims=("time", "what"), coords={"what": ["a", "b"]}, name="x")
+    labelled.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
+    with xr.open_dataarray(tmp_path / "x.nc", engine="h5netcdf") as lazy:
+        for data in (labelled, lazy):
+            series = sj.open_series(data, columns=["b"])
+            assert series.columns == ("b",)
+            np.testing.assert_array_equal(series.rows(0, 300)[:, 0], ROWS[:, 1])
+            assert sj.as_series(data).columns == ("a", "b")
+            assert sj.as_series([data[:100], data[100:]]).lengths == (100, 200)
+        assert isinstance(sj.as_series(lazy).values, Source)
+    assert isinstance(sj.as_series(labelled).values, np.ndarray)
+    grid = xr.DataArray(
+        ROWS.reshape(3, 100, 2), dims=("who", "time", "what"), coords=labelled.coords
+    )
+    grid.to_netcdf(tmp_path / "grid.nc", engine="h5netcdf")
+    with xr.open_dataarray(tmp_path / "grid.nc", engine="h5netcdf") as lazy:
+        for data in (grid, lazy):
+            series = sj.as_series(data)
+            assert (series.columns, series.lengths) == (("a", "b"), (100, 100, 100))
+            np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+
+
+def test_columns_of_a_frame_may_be_several_series():
+    series = sj.as_series([NAMED["a"], NAMED["b"]])
+    assert (series.columns, series.lengths) == (("y0",), (300, 300))
+    assert sj.as_series([NAMED["b"], NAMED["b"][:9]]).columns == ("b",)
+
+
+def test_few_files_of_a_directory_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_OPEN_FILES", 2)
+    for i in range(10):
+        NAMED[30 * i : 30 * i + 30].assign(who=i).to_parquet(tmp_path / f"{i}.parquet")
+    handles = Path("/proc/self/fd")
+    series = sj.open_series(tmp_path, sequence="who")
+    assert series.lengths == (30,) * 10
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    np.testing.assert_array_equal(series.rows(20, 70), ROWS[20:70])
+    if handles.exists():
+        opened = [str(handle.resolve()) for handle in handles.iterdir()]
+        assert sum(name.startswith(str(tmp_path)) for name in opened) == 2
 
 
 def test_memory_maps_are_not_copied(tmp_path):
@@ -301,8 +383,9 @@ def test_large_csv_files_are_converted_once(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_SMALL_CSV", 0)
     path = tmp_path / "x.csv"
     _csv(path)
-    with pytest.warns(UserWarning, match=r"x\.csv was converted once to .*npy"):
+    with pytest.warns(UserWarning, match=r"x\.csv was converted once to .*npy") as warned:
         series = sj.open_series(path, sequence="who")
+    assert warned[0].filename == __file__
     np.testing.assert_array_equal(series.rows(0, 300), ROWS)
     again = sj.open_series(path, sequence="who")  # warnings are errors: nothing is converted
     assert (again.lengths, again.fingerprint) == ((100, 200), series.fingerprint)

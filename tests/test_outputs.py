@@ -134,8 +134,9 @@ def test_what_is_cut_short_leaves_what_was_there(tmp_path, monkeypatch, name):
     def fail(self, gap):
         raise KeyboardInterrupt
 
+    kind = {"a.zarr": outputs.ZarrWriter, "a.parquet": outputs.ParquetWriter}[name]
     with monkeypatch.context() as patch:
-        patch.setattr(outputs.Writer, "finish", fail)
+        patch.setattr(kind, "note", fail)
         for target in (name, f"new-{name}"):
             with pytest.raises(KeyboardInterrupt):
                 sj.smooth(model, LGSSM_PARAMS, 2 * y, out=tmp_path / target)

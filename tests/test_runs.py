@@ -296,6 +296,61 @@ def test_saved_fits_are_loaded_but_not_resumed(tmp_path, unbroken):
         unbroken.save(tmp_path / "saved")
 
 
+def test_saved_fits_know_which_draws_they_are(finished, tmp_path):
+    (finished / "chain-0.npz").unlink()
+    thinned = sj.load(finished, thin=3)
+    assert thinned.posterior["chain"].to_numpy().tolist() == [1]
+    assert thinned.posterior["draw"].to_numpy().tolist() == [0, 3]
+    assert thinned.sample_stats["draw"].to_numpy().tolist() == [0, 3]
+    thinned.save(tmp_path / "saved")
+    assert same(sj.load(tmp_path / "saved"), thinned)
+
+
+def test_saved_fits_know_how_rows_were_treated(tmp_path):
+    rows = sj.open_series(np.exp(Y), log=True, every=2, standardize=True)
+    fit = sj.sample(MODEL, rows, sj.Gibbs(), num_samples=3, num_chains=1, progress=False)
+    assert fit.treatment == rows.treatment
+    fit.save(tmp_path / "saved")
+    again = sj.load(tmp_path / "saved")
+    assert again.treatment == {"missing": None, "log": True, "every": 2}
+    np.testing.assert_array_equal(again.units, rows.units)
+
+
+def test_a_start_that_failed_leaves_room_for_another(tmp_path):
+    few = np.tile([1.0, 2.0, 3.0], 50)
+    settings = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    with pytest.raises(ValueError, match="3 distinct complete rows"):
+        sj.sample(sj.GaussianHMM(5, 1), few, sj.Gibbs(), out=tmp_path / "run", **settings)
+    sj.sample(sj.GaussianHMM(3, 1), Y, sj.Gibbs(), out=tmp_path / "run", **settings)
+    assert sj.load(tmp_path / "run").model.num_states == 3
+
+
+def test_a_run_that_another_process_extends_meanwhile(finished, monkeypatch, unbroken):
+    locked = runs.Run.locked
+
+    def after_another(self):
+        monkeypatch.setattr(runs.Run, "locked", locked)
+        sj.resume(finished, Y, 24, progress=False)
+        return locked(self)
+
+    monkeypatch.setattr(runs.Run, "locked", after_another)
+    assert same(sj.resume(finished, Y, progress=False), unbroken)
+    assert same(sj.load(finished), unbroken)
+
+
+def test_home_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    settings = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    fit = sj.sample(MODEL, Y, sj.Gibbs(), out="~/run", **settings)
+    fit.report("~/report.html")
+    fit.smooth(Y, out="~/states.zarr")
+    assert same(sj.load("~/run"), fit)
+    found = {p.name for p in tmp_path.iterdir()}
+    assert {"run", "report.html", "states.zarr"} <= found
+    assert "~" not in found
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_models_survive_as_json(case):
     model = case.model.scaled_to(case.data)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -152,47 +153,48 @@ def cannot_write(path: Path, error: OSError) -> WriteError:
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write under a temporary name, let the disk have it, then rename."""
+    """Write a file, whole or not at all."""
     try:
-        with partial(path).open("wb") as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        complete(path)
     except OSError as error:
-        discard(path)
         raise cannot_write(path, error) from error
 
 
-def partial(path: Path) -> Path:
-    """Return the name of a file or directory while it is written."""
-    return path.with_name(f".{path.name}.part")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give another name for a file or directory while it is written, of this process alone.
 
-
-def complete(path: Path) -> None:
-    """Give what was written its name; what had it before is gone."""
-    if path.is_dir():  # a directory is not replaced by a rename unless it is empty
-        shutil.rmtree(path)
-    os.replace(partial(path), path)
-    sync_directory(path.parent)
-
-
-def discard(path: Path) -> None:
-    """Remove what was written and not completed, if anything."""
-    with contextlib.suppress(OSError):
-        temporary = partial(path)
-        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+    At the end the disk has what was written and it takes its own name; what had it before is gone. If
+    anything goes wrong, it is removed.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield temporary
+        if temporary.is_file():
+            _sync(temporary, os.O_RDWR)
+        if path.is_dir():  # a directory is not replaced by a rename unless it is empty
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync_directory(path: Path) -> None:
     """Let the disk have the names of a directory's files."""
-    if fcntl is None:
-        return
-    directory = os.open(path, os.O_RDONLY)
+    if fcntl is not None:
+        _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path, mode: int) -> None:
+    descriptor = os.open(path, mode)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def brief(error: Exception) -> str:

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from sojourn._validation import check_seed
+
 
 def gamma(key: Array, shape: Array) -> Array:
     """Draw Gamma(shape, 1)."""
@@ -36,6 +38,12 @@ def log_gamma(key: Array, shape: Array) -> Array:
     _, value, _ = lax.while_loop(lambda carry: ~carry[2].all(), propose, start)
     log_u = jnp.log1p(-jax.random.uniform(key_boost, shape.shape))
     return jnp.log(value) + jnp.where(shape < 1, log_u / shape, 0.0)
+
+
+def random_key(seed: int) -> Array:
+    """Return the key of a seed, made of all its 64 bits whatever the precision around."""
+    with jax.enable_x64(True):
+        return jax.random.key(check_seed(seed))
 
 
 def child_seed(seed: int, i: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sojourn._files import write_file
-from sojourn.results import Fit, columns_of, load
+from sojourn.results import Fit, check_replaceable, columns_of, load
 from sojourn.runs import Run, open_run
 from sojourn.sampling import series_of
 from sojourn.series import Series, as_series, open_series
@@ -21,18 +21,32 @@ if TYPE_CHECKING:
 
 
 # Tables that can be written.
-_SUFFIXES = (".csv", ".tsv", ".parquet", ".json")
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+
+# Options of data that have other defaults than None.
+_UNCHANGED = {"every": 1}
 
 
-def read(paths: Sequence[Path], **options: Any) -> Series:
-    """Open files as series; a directory of a run stands for its data."""
-    given = [str(path) for path in paths]
-    if len(paths) == 1 and (paths[0] / "config.json").is_file():
+def read(paths: Sequence[str], **options: Any) -> Series:
+    """Open files and addresses as series; a directory of a run stands for its data."""
+    if len(paths) == 1 and is_run(paths[0]):
+        given = [n for n, value in options.items() if (value or None) != _UNCHANGED.get(n)]
+        if given:
+            name = given[0].replace("columns", "column")
+            raise ValueError(
+                f"{paths[0]} is a run, whose data are taken as they are: leave out --{name}, or give "
+                "the files"
+            )
         return series_of(open_run(paths[0]), None)
-    return open_series(given[0] if len(given) == 1 else given, **options)
+    return open_series(paths[0] if len(paths) == 1 else list(paths), **options)
 
 
-class Units(NamedTuple):
+def is_run(path: str) -> bool:
+    """Return whether a path is the directory of a run."""
+    return (Path(path) / "config.json").is_file()
+
+
+class FileUnits(NamedTuple):
     """How the rows of a run differ from those of its files.
 
     Attributes:
@@ -51,32 +65,23 @@ class Units(NamedTuple):
         return np.exp(values) if self.log else values
 
 
-def units_of(run: Run) -> Units:
-    """Return the units of a run."""
-    about = run.config.get("data") or {}
-    mean, deviation = about.get("units") or (None, None)
-    standard = None if mean is None else (np.asarray(mean), np.asarray(deviation))
-    return Units(bool(_treatment(about).get("log")), standard)
+def units_of(fit: Fit) -> FileUnits:
+    """Return the units of a fit."""
+    return FileUnits(bool(fit.treatment.get("log")), fit.units)
 
 
-def _treatment(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was done to the data of a run; earlier runs have it with what was opened."""
-    found = about.get("treatment", about.get("description") or {})
-    return {name: found[name] for name in ("missing", "log", "every") if name in found}
-
-
-def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Series:
+def read_for(run: Run, paths: Sequence[str], options: Mapping[str, Any]) -> Series:
     """Open files as the data of a run were opened, but for options that are given.
 
     Columns are standardised with the means and deviations of the run's data. An empty text stands for
     no sequence or variable where the run had one.
     """
-    if len(paths) == 1 and (paths[0] / "config.json").is_file():
-        return read(paths)
+    if len(paths) == 1 and is_run(paths[0]):
+        return read(paths, **options)
     about = run.config.get("data") or {}
     asked = about.get("description") or {}
     merged = {n: asked[n] for n in ("variable", "sequence", "columns") if n in asked}
-    merged |= _treatment(about)
+    merged |= run.treatment
     merged |= {name: value or None for name, value in options.items() if value not in (None, [])}
     sequence = merged.get("sequence")
     try:
@@ -88,26 +93,30 @@ def read_for(run: Run, paths: Sequence[Path], options: Mapping[str, Any]) -> Ser
             f"{error}; the data of {run.path} had it to tell series apart: give sequence='' where there "
             "is but one"
         ) from None
-    standard = units_of(run).standard
-    return series if standard is None else series.standardized(*standard)
+    return series if run.units is None else series.standardized(*run.units)
 
 
-def _opened(run: Run, paths: Sequence[Path], options: dict[str, Any]) -> Series:
+def _opened(run: Run, paths: Sequence[str], options: dict[str, Any]) -> Series:
     series = read(paths, **options)
     return as_series(series, run.model.emission_dim, tuple(run.config["columns"]))
 
 
 def fit_and_data(
     run: Path,
-    paths: Sequence[Path] | None,
+    paths: Sequence[str] | None,
     columns: list[str] | None = None,
     sequence: str | None = None,
     variable: str | None = None,
+    *,
+    out: Path | None = None,
 ) -> tuple[Fit, Series]:
-    """Return a run's fit, and data given or its own."""
+    """Return a run's fit, and data given or its own, which a table must not be written over."""
+    check_out(out)
     fit, opened = load(run), open_run(run)
     given = {"columns": columns, "sequence": sequence, "variable": variable}
     series = read_for(opened, paths, given) if paths else series_of(opened, None)
+    if out is not None:
+        check_replaceable(out, series.describe())
     return fit, fit.as_series(series)
 
 
@@ -120,7 +129,10 @@ def write_table(table: "pandas.DataFrame", out: Path | None) -> None:
         ".csv": lambda file: table.to_csv(file, index=False),
         ".tsv": lambda file: table.to_csv(file, index=False, sep="\t"),
         ".parquet": lambda file: table.to_parquet(file, index=False),
-        ".json": lambda file: table.to_json(file, orient="records", lines=True),
+        ".json": lambda file: table.to_json(file, orient="records", double_precision=15),
+        ".jsonl": lambda file: table.to_json(
+            file, orient="records", lines=True, double_precision=15
+        ),
     }
     check_out(out)
     write_file(out, lambda file: _through_memory(writers[out.suffix.lower()], file))

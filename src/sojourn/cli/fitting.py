@@ -16,7 +16,8 @@ from sojourn.sampling import resume as resume_run
 from sojourn.series import suggestion
 
 Data = Annotated[
-    list[Path] | None, typer.Argument(help="Files of data, one series each.", show_default=False)
+    list[str] | None,
+    typer.Argument(help="Files or addresses of data, one series each.", show_default=False),
 ]
 Auto = "auto, or a number"
 
@@ -84,8 +85,8 @@ def fit(
     choice = {"auto": "auto", "yes": True, "true": True, "no": False, "false": False}
     series = read(
         data,
-        variable=variable,
-        sequence=sequence,
+        variable=variable or None,
+        sequence=sequence or None,
         columns=column or None,
         missing=missing,
         log=log,

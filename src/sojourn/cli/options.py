@@ -13,8 +13,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunPath = Annotated[Path, typer.Argument(help="Directory of a run.", show_default=False)]
 OwnData = Annotated[
-    list[Path] | None,
-    typer.Argument(help="Files of data; the run's own if none are given.", show_default=False),
+    list[str] | None,
+    typer.Argument(
+        help="Files or addresses of data; the run's own if none are given.", show_default=False
+    ),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -30,7 +32,9 @@ Variable = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", help="File to write, .csv, .tsv, .parquet or .json; else CSV is printed."
+        "--out",
+        "-o",
+        help="File to write, .csv, .tsv, .parquet, .json or .jsonl; else CSV is printed.",
     ),
 ]
 NumDraws = Annotated[int, typer.Option("--draws", min=1, help="Draws to average over.")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sojourn.cli import options
-from sojourn.cli.data import read, say
+from sojourn.cli.data import is_run, read, say
 
 
 def demo(
@@ -64,7 +64,7 @@ def bench(
 
 def info(
     path: Annotated[
-        Path | None, typer.Argument(help="A run or a file of data.", show_default=False)
+        str | None, typer.Argument(help="A run, or a file or address of data.", show_default=False)
     ] = None,
     column: options.Columns = None,
     sequence: options.Sequence = None,
@@ -82,7 +82,7 @@ def info(
         import jax
 
         say({**versions(), "cores": num_cores(), "devices": str(jax.devices())}, as_json=json)
-    elif (path / "config.json").is_file():
+    elif is_run(path):
         run = open_run(path)
         about = run.config.get("data") or {}
         choices = run.read_tuned()[0]["choices"] if run.is_tuned else {}
@@ -105,7 +105,9 @@ def info(
             as_json=json,
         )
     else:
-        series = read([path], columns=column, sequence=sequence or None, variable=variable or None)
+        series = read(
+            [path], columns=column or None, sequence=sequence or None, variable=variable or None
+        )
         say(
             {
                 "rows": series.num_rows,

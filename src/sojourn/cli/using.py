@@ -16,7 +16,7 @@ from sojourn.cli.data import (
     write_states,
     write_table,
 )
-from sojourn.results import load
+from sojourn.results import check_replaceable, load
 from sojourn.runs import open_run
 
 
@@ -30,6 +30,7 @@ def score(
         int | None, typer.Option(min=1, help="Score rows this far ahead, given the rows before.")
     ] = None,
     draws: options.NumDraws = 100,
+    quiet: options.Quiet = False,
     json: options.AsJson = False,
 ) -> None:
     """Print the log-likelihood of data, averaged over the posterior.
@@ -39,12 +40,12 @@ def score(
     fit, series = fit_and_data(run, data, column, sequence, variable)
     result: dict[str, Any] = {"rows": series.num_rows}
     if horizon is None:
-        result["log_likelihood"] = fit.score(series, num_draws=draws, progress=True)
+        result["log_likelihood"] = fit.score(series, num_draws=draws, progress=not quiet)
         result["per_row"] = result["log_likelihood"] / series.num_rows
     else:
         result["horizon"] = horizon
         result["predictive_score"] = fit.predictive_score(
-            series, horizon, num_draws=draws, progress=True
+            series, horizon, num_draws=draws, progress=not quiet
         )
     say(result, as_json=json)
 
@@ -64,6 +65,7 @@ def decode(
     ] = "viterbi",
     draws: options.NumDraws = 100,
     seed: options.Seed = 0,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write the most probable states, or paths drawn at random: columns series, t, state, p_0, …
 
@@ -71,14 +73,15 @@ def decode(
 
     Example: sojourn decode run/ data.csv -o states.parquet
     """
-    check_out(out)
     if method not in ("viterbi", "marginal", "sample"):
         raise ValueError(f"--method must be viterbi, marginal or sample; got {method!r}")
-    fit, series = fit_and_data(run, data, column, sequence, variable)
+    fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
     if method == "sample":
         write_paths(fit.decode(series, method, num_draws=draws, seed=seed), out)
         return
-    write_states(lambda to: fit.decode(series, method, num_draws=draws, out=to, progress=True), out)
+    write_states(
+        lambda to: fit.decode(series, method, num_draws=draws, out=to, progress=not quiet), out
+    )
 
 
 def smooth(
@@ -89,14 +92,14 @@ def smooth(
     sequence: options.Sequence = None,
     variable: options.Variable = None,
     draws: options.NumDraws = 100,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write the law of the state at each row: series, t, p_0, … or x_0, …, sd_0, …, covariance_0_1, …
 
     Example: sojourn smooth run/ data.csv -o states.csv
     """
-    check_out(out)
-    fit, series = fit_and_data(run, data, column, sequence, variable)
-    write_states(lambda to: fit.smooth(series, draws, out=to, progress=True), out)
+    fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
+    write_states(lambda to: fit.smooth(series, draws, out=to, progress=not quiet), out)
 
 
 def forecast(
@@ -116,11 +119,10 @@ def forecast(
     """
     import pandas
 
-    check_out(out)
-    fit, series = fit_and_data(run, data, column, sequence, variable)
+    fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
     y = fit.forecast(series, horizon, num_draws=draws, seed=seed)["y"]
     y = y.transpose("draw", "series", "ahead", "column")
-    values = units_of(open_run(run)).restore(y.to_numpy())
+    values = units_of(fit).restore(y.to_numpy())
     low, high = np.quantile(values, [0.03, 0.97], axis=0)
     index = np.meshgrid(*(y[d].to_numpy() for d in y.dims[1:]), indexing="ij")
     columns = dict(zip(y.dims[1:], index, strict=True))
@@ -143,9 +145,10 @@ def impute(
     """
     import pandas
 
-    check_out(out)
-    fit, series = fit_and_data(run, data, column, sequence, variable)
-    units = units_of(open_run(run))
+    fit, series = fit_and_data(run, data, column, sequence, variable, out=out)
+    names = [f"{prefix}{name}" for prefix in ("", "sd_") for name in series.columns]
+    _check_distinct(["series", "t", *names])
+    units = units_of(fit)
     found = fit.impute(series, num_draws=draws, with_draws=units.log)
     mean, sd = (found[kind].transpose("time", "column").to_numpy() for kind in ("mean", "sd"))
     mean, sd = units.restore(mean), sd if units.standard is None else sd * units.standard[1]
@@ -156,8 +159,7 @@ def impute(
         where = found["entry_time"].to_numpy(), np.asarray(entry, int)
         mean[where], sd[where] = drawn.mean(0), drawn.std(0)
     columns: dict[str, Any] = {name: found[name].to_numpy() for name in ("series", "t")}
-    for values, prefix in ((mean, ""), (sd, "sd_")):
-        columns |= {f"{prefix}{n}": v for n, v in zip(series.columns, values.T, strict=True)}
+    columns |= dict(zip(names, [*mean.T, *sd.T], strict=True))
     write_table(pandas.DataFrame(columns), out)
 
 
@@ -175,14 +177,17 @@ def simulate(
     import pandas
 
     check_out(out)
-    fit = load(run)
+    fit, about = load(run), open_run(run).config.get("data") or {}
+    if out is not None:
+        check_replaceable(out, about.get("description"))
     states, y = fit.model.simulate(fit.mean, rows, seed=seed)
-    y = units_of(open_run(run)).restore(y)
+    y = units_of(fit).restore(y)
     columns: dict[str, Any] = dict(zip(fit.columns, y.T, strict=True))
     if hidden:
         for name, values in states.items():
             flat = np.asarray(values)[-rows:]
             names = [name] if flat.ndim == 1 else [f"{name}_{i}" for i in range(flat.shape[1])]
+            _check_distinct([*columns, *names])
             columns |= dict(zip(names, np.atleast_2d(flat.T), strict=True))
     write_table(pandas.DataFrame(columns), out)
 
@@ -208,8 +213,19 @@ def report(
         fit, series = fit_and_data(run, data)
     else:
         fit, series = load(run), None
+    check_replaceable(path, None if series is None else series.describe())
     write_report(fit, path, series)
     print(f"wrote {path}")
+
+
+def _check_distinct(names: list[str]) -> None:
+    """Raise if two columns of a table would have one name."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"the table would have two columns {twice[0]!r}: rename that of the data and fit again, or "
+            "use the library"
+        )
 
 
 COMMANDS = (score, decode, smooth, forecast, impute, simulate, report)

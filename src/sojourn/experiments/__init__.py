@@ -5,12 +5,12 @@ but the command line imports them. A module whose name does not begin with an un
 experiment: its docstring says in one line what it shows, `run` takes a `Session` and does it.
 """
 
-import difflib
 import importlib
 import pkgutil
 from pathlib import Path
 
 from sojourn.experiments._session import Scale, Session
+from sojourn.series import suggestion
 
 
 def list_experiments() -> dict[str, str]:
@@ -43,9 +43,7 @@ def run_experiment(
     """
     known = list_experiments()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise ValueError(f"no experiment {name!r}; {hint}")
+        raise ValueError(f"there is no experiment {name!r}; {suggestion(name, list(known))}")
     session = Session.begin(name, scale, budget, data_dir, out or Path("results") / name, quiet)
     importlib.import_module(f"{__name__}.{name.replace('-', '_')}").run(session)
     session.finish()

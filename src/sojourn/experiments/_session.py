@@ -14,6 +14,7 @@ import pandas
 from matplotlib.figure import Figure
 
 import sojourn as sj
+from sojourn._cores import num_cores
 
 Scale = Literal["small", "paper"]
 Value = TypeVar("Value")
@@ -111,7 +112,7 @@ class Session:
             "scale": self.scale,
             "budget_seconds": self.budget,
             "seconds": round(time.perf_counter() - self.began, 1),
-            "cores": os.cpu_count(),
+            "cores": num_cores(),
             "processor": _processor(),
             "versions": {
                 "python": platform.python_version(),

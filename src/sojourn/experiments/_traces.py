@@ -124,9 +124,7 @@ def trace(
     """
     model, given = method.model or model, method.name != AUTO
     how: dict[str, Any] = {"num_warmup": 0, "init": init} if given else {}
-    if isinstance(method.sampler, sj.Gibbs):
-        how["num_warmup"] = 0
-    elif given:
+    if given and not isinstance(method.sampler, sj.Gibbs):
         how |= {"windows": method.windows, "control_variate": False}
     counts, times = [0], [0.0]
     with tempfile.TemporaryDirectory() as folder:

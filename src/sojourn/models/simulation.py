@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from sojourn._validation import check_seed, check_size
+from sojourn._random import random_key
+from sojourn._validation import check_size
 
 
 def check_simulation(num_timesteps: int, seed: int) -> Array:
     """Check the arguments of `simulate` and return a random key."""
     check_size("num_timesteps", num_timesteps)
-    return jax.random.key(check_seed(seed))
+    return random_key(seed)
 
 
 @functools.partial(jax.jit, static_argnums=3)

@@ -78,7 +78,9 @@ def write_report(fit: "Fit", path: "str | PathLike[str]", data: Any = None) -> N
             ("Posterior against prior", _prior(fit)),
             *_states(fit, series),
         ]
-    write_text(Path(path), _page(f"{type(fit.model).__name__}: report", repr(fit), sections))
+    write_text(
+        Path(path).expanduser(), _page(f"{type(fit.model).__name__}: report", repr(fit), sections)
+    )
 
 
 def _page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str:

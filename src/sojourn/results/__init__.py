@@ -6,7 +6,7 @@ from sojourn.results.diagnostics import diagnose, entries
 from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
-from sojourn.results.outputs import columns_of
+from sojourn.results.outputs import check_replaceable, columns_of
 from sojourn.results.states import best_path, decode, smooth
 from sojourn.results.stein import KSD, ksd
 
@@ -14,6 +14,7 @@ __all__ = [
     "KSD",
     "Fit",
     "best_path",
+    "check_replaceable",
     "columns_of",
     "decode",
     "diagnose",

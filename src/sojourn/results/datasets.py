@@ -7,6 +7,7 @@ import numpy as np
 
 from sojourn.models.base import Model
 from sojourn.results.align import align_chains
+from sojourn.series import Series
 
 if TYPE_CHECKING:
     import xarray
@@ -37,7 +38,7 @@ def posterior_of(
     aligned = align_chains(stacked, dims)
     return xarray.Dataset(
         {name: (("chain", "draw", *dims[name]), values) for name, values in aligned.items()},
-        coords={**_index(len(draws), length), **_coords(model, columns)},
+        coords=_coords(model, columns),
         attrs={"sojourn_version": __version__},
     )
 
@@ -47,14 +48,15 @@ def statistics_of(statistics: Sequence[dict[str, np.ndarray]], length: int) -> "
     import xarray
 
     stacked = {name: np.stack([own[name][:length] for own in statistics]) for name in statistics[0]}
-    return xarray.Dataset(
-        {name: (("chain", "draw"), values) for name, values in stacked.items()},
-        coords=_index(len(statistics), length),
-    )
+    return xarray.Dataset({name: (("chain", "draw"), values) for name, values in stacked.items()})
 
 
-def _index(num_chains: int, num_draws: int) -> dict[str, np.ndarray]:
-    return {"chain": np.arange(num_chains), "draw": np.arange(num_draws)}
+def row_coords(series: Series) -> dict[str, tuple[str, np.ndarray]]:
+    """Return the coordinates of all rows: which series, and which row of it."""
+    lengths = series.lengths
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    t = np.concatenate([np.arange(length) for length in lengths])
+    return {"series": ("time", which), "t": ("time", t)}
 
 
 def arrays_of(dataset: "xarray.Dataset") -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,9 @@ class Fit:
             chain was when that was last measured; empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
         columns: Names of the data's columns. Data frames given to the methods are matched by them.
+        treatment: What `open_series` did to the data, as in `Series`; data given to the methods are
+            taken as they are.
+        units: Location and scale that were taken out of each column, as in `Series`.
     """
 
     model: Model
@@ -60,6 +63,8 @@ class Fit:
     sample_stats: "xarray.Dataset"
     choices: dict[str, Any]
     columns: tuple[str, ...]
+    treatment: Mapping[str, Any] = field(default_factory=dict)
+    units: tuple[np.ndarray, np.ndarray] | None = None
 
     def __repr__(self) -> str:
         chains, draws = self.posterior.sizes["chain"], self.posterior.sizes["draw"]
@@ -371,9 +376,12 @@ class Fit:
             "num_samples": self.posterior.sizes["draw"],
             "num_chains": self.posterior.sizes["chain"],
             "seed": self.posterior.attrs["seed"],
+            "data": {"treatment": encode(self.treatment), "units": encode(self.units)},
+            # Which chains these are, and every how many-th draw.
+            "chains": self.posterior["chain"].to_numpy().tolist(),
+            "every": int(self.posterior["draw"][:2].diff("draw").sum()) or 1,
         }
-        run = create_run(path, config)
-        with run.locked():
+        with create_run(path, config) as run:
             run.make_room([str(name) for name in self.sample_stats])
             for index, chain in enumerate(run.chains):
                 chain.append(
@@ -434,8 +442,14 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     if not run.is_tuned or not chosen:
         raise RunError(f"{path} has no draws yet; continue it with sojourn.resume")
     choices = run.read_tuned()[0]["choices"]
-    kept = {i: chains[i].read(thin) for i in chosen}
-    return make_fit(run.model, tuple(run.config["columns"]), kept, choices, run.config["seed"])
+    numbers = run.config.get("chains", range(len(chains)))
+    kept = {numbers[i]: chains[i].read(thin) for i in chosen}
+    return make_fit(
+        *(run.model, tuple(run.config["columns"]), kept, choices, run.config["seed"]),
+        every=thin * run.config.get("every", 1),
+        treatment=run.treatment,
+        units=run.units,
+    )
 
 
 def _joined(truth: Any) -> np.ndarray:
@@ -451,10 +465,19 @@ def make_fit(
     chains: Mapping[int, tuple[Arrays, Arrays]],
     choices: dict[str, Any],
     seed: int,
+    *,
+    every: int = 1,
+    treatment: Mapping[str, Any] | None = None,
+    units: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Fit:
-    """Assemble the draws and statistics of chains, by number, cut to the shortest and aligned."""
+    """Assemble the draws and statistics of chains, by number, cut to the shortest and aligned.
+
+    The draws are every so many-th of their chains; `treatment` and `units` are those of the data.
+    """
     draws, statistics = zip(*chains.values(), strict=True)
-    posterior = posterior_of(model, columns, draws).assign_coords(chain=list(chains))
+    posterior = posterior_of(model, columns, draws)
+    stats = statistics_of(statistics, posterior.sizes["draw"])
+    index = {"chain": list(chains), "draw": every * np.arange(posterior.sizes["draw"])}
+    posterior, stats = posterior.assign_coords(index), stats.assign_coords(index)
     posterior.attrs |= {"sampler": choices["sampler"], "seed": seed}
-    stats = statistics_of(statistics, posterior.sizes["draw"]).assign_coords(chain=list(chains))
-    return Fit(model, posterior, stats, choices, columns)
+    return Fit(model, posterior, stats, choices, columns, dict(treatment or {}), units)

@@ -8,15 +8,15 @@ state forgets early rows: as many of the last are read as it takes for fewer to 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from sojourn._precision import double
-from sojourn._random import child_seed
+from sojourn._random import child_seed, random_key
 from sojourn._validation import check_seed, check_size
 from sojourn.models import completion
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import state_marginals
+from sojourn.results.datasets import row_coords
 from sojourn.results.gaps import fill_gaps
 from sojourn.results.metrics import raw_units
 from sojourn.results.states import draw_paths
@@ -129,13 +129,17 @@ def _draw_ahead(
     names = tuple(f"y{d}" for d in range(D))
     series = Series(values, lengths, names, "rows" if whole.all() else "entries")
     last = np.cumsum(np.asarray(lengths) - model.num_lags)[:, None] - np.arange(horizon, 0, -1)
-    paths = draw_paths(model, coords, series, jax.random.key(seed), count, last.ravel())
+    paths = draw_paths(model, coords, series, random_key(seed), count, last.ravel())
     ahead = {name: value.reshape(-1, horizon, *value.shape[2:]) for name, value in paths.items()}
     lags = np.tile([tail[len(tail) - model.num_lags :] for tail in tails], (count, 1, 1))
     rng = np.random.default_rng(seed)
-    values = {**model.constants, **{name: np.asarray(v) for name, v in params.items()}}
-    y = model.rows_ahead(rng, values, ahead, lags)
+    y = model.rows_ahead(rng, _values(model, params), ahead, lags)
     return {**ahead, "y": y}
+
+
+def _values(model: Model, params: Params) -> dict[str, np.ndarray]:
+    """Return the parameters with what is fixed."""
+    return {**model.constants, **{name: np.asarray(v) for name, v in params.items()}}
 
 
 def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
@@ -271,12 +275,9 @@ def imputed(
     hidden = np.isnan(series.to_numpy())
     full, sd = np.array(series.to_numpy()), np.zeros(hidden.shape)
     full[hidden], sd[hidden] = mean, np.sqrt(variance)
-    lengths = series.lengths
-    which = np.repeat(np.arange(len(lengths)), lengths)
-    t = np.concatenate([np.arange(n) for n in lengths])
     found = xarray.Dataset(
         {"mean": (("time", "column"), full), "sd": (("time", "column"), sd)},
-        coords={"series": ("time", which), "t": ("time", t), "column": list(series.columns)},
+        coords={**row_coords(series), "column": list(series.columns)},
     )
     if len(draws) == 0:
         return found
@@ -308,7 +309,7 @@ def _moments(model: Model, params: Params, series: Series) -> tuple[np.ndarray, 
     raw, coords = raw_units(model, params)
     hidden = np.isnan(series.to_numpy())
     rows = hidden.any(1)
-    values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
+    values = _values(raw, params)
     marginals, _ = state_marginals(raw, coords, series) if rows.any() else (None, 0)
     if marginals is None:
         return np.zeros(0), np.zeros(0)
@@ -326,8 +327,8 @@ def _fill(model: Model, params: Params, series: Series, seed: int, count: int) -
     rows = hidden.any(1)
     if count == 0 or not rows.any():
         return np.zeros((count, hidden.sum()))
-    values = {**raw.constants, **{name: np.asarray(v) for name, v in params.items()}}
-    paths = draw_paths(raw, coords, series, jax.random.key(seed), count)
+    values = _values(raw, params)
+    paths = draw_paths(raw, coords, series, random_key(seed), count)
     rng = np.random.default_rng(seed)
     drawn = np.empty((count, hidden.sum()))
     for i in range(count):

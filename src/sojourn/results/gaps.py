@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from scipy.linalg import cho_solve_banded, cholesky_banded, get_lapack_funcs
 
+from sojourn._random import random_key
 from sojourn.gibbs import Sweep
 from sojourn.models.base import Coords, Model, Params
 from sojourn.results.states import draw_paths
@@ -51,7 +52,7 @@ def fill_gaps(
     filled = Filled(np.zeros((num_sweeps, count)), np.zeros((num_sweeps, count)))
     if count == 0:
         return filled
-    rng, key = np.random.default_rng(seed), jax.random.key(seed)
+    rng, key = np.random.default_rng(seed), random_key(seed)
     links = _Links.of(params, hidden, series.lengths, model.num_lags)
     z = draw_paths(model, coords, series, key, 1)["state"][0]
     for sweep in range(-_BURNIN, num_sweeps):

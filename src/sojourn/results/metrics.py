@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jax import Array
 
 from sojourn._precision import double
-from sojourn._validation import as_real, check_seed, check_size, shown
+from sojourn._random import random_key
+from sojourn._validation import as_real, check_size, shown
 from sojourn.models.base import Model, Params, check_lags, check_model
 from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
 from sojourn.results.align import match_states, permute, signature
@@ -35,7 +35,7 @@ def log_likelihood(
         num_particles: Number of particles, 100 if not given; only where the likelihood is estimated.
     """
     check_model(model)
-    key = jax.random.key(check_seed(seed))
+    key = random_key(seed)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     raw, coords = raw_units(model, params)
@@ -70,7 +70,7 @@ def predictive_score(
     """
     check_model(model)
     check_size("horizon", horizon)
-    key = jax.random.key(check_seed(seed))
+    key = random_key(seed)
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     longest = max(series.lengths) - model.num_lags

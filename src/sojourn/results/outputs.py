@@ -5,14 +5,14 @@ group or a Parquet file. If seams disagree, buffers grow and writing begins anew
 its name when it is whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from sojourn._files import complete, discard, partial, read_json
+from sojourn._files import read_json, replacing
 from sojourn._validation import shown
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Model, Params, check_lags, check_model
@@ -62,7 +62,7 @@ def write_states(
     """
     check_model(model)
     check_lags(model, series)
-    target, writer = _writer(out, series, model.num_lags)
+    target, make = _target(out, series)
     every = [raw_units(model, params) for params in draws]
     raw = every[0][0]
     best = None
@@ -91,9 +91,9 @@ def write_states(
             edges.append(jax.tree.map(lambda part: part * scale, compared))
         return found, jax.tree.map(lambda *parts: np.concatenate(parts), *edges)
 
-    with writer:
+    with replacing(target) as temporary, make(temporary, series, model.num_lags) as writer:
         gap = stream(raw, series, kernel, writer, progress=progress)
-        writer.finish(float("nan") if raw.regimes is not None else gap)
+        writer.note(float("nan") if raw.regimes is not None else gap)
     return target
 
 
@@ -144,7 +144,7 @@ def columns_of(rows: Rows) -> Rows:
 class Writer:
     """Rows in order of time to a store, rows that only serve as lags left blank.
 
-    The store has its name once it is finished. Subclasses open, append and close.
+    Subclasses open, append and close.
     """
 
     def __init__(self, target: Path, series: Series, num_lags: int) -> None:
@@ -181,13 +181,8 @@ class Writer:
     def append(self, first: int, rows: Rows) -> None:
         raise NotImplementedError
 
-    def finish(self, gap: float) -> None:
-        """Note the largest difference at a seam; give the store its name."""
-        self.note(gap)
-        self.close()
-        complete(self.target)
-
     def note(self, gap: float) -> None:
+        """Note the largest difference at a seam."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -198,7 +193,6 @@ class Writer:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-        discard(self.target)
 
 
 class ZarrWriter(Writer):
@@ -215,7 +209,7 @@ class ZarrWriter(Writer):
 
         total = self._series.num_rows
         if self._group is None:
-            self._group = zarr.open_group(partial(self.target), mode="w")
+            self._group = zarr.open_group(self.target, mode="w")
             for name, value in rows.items():
                 self._group.create_array(
                     name,
@@ -250,7 +244,7 @@ class ParquetWriter(Writer):
         del first
         table = pyarrow.table(columns_of(rows))
         if self._file is None:
-            self._file = pyarrow.parquet.ParquetWriter(partial(self.target), table.schema)
+            self._file = pyarrow.parquet.ParquetWriter(self.target, table.schema)
         self._file.write_table(table)
 
     def note(self, gap: float) -> None:
@@ -262,25 +256,29 @@ class ParquetWriter(Writer):
         self._file = None
 
 
-def _writer(out: str | Path, series: Series, num_lags: int) -> tuple[Path, Writer]:
+def _target(out: str | Path, series: Series) -> tuple[Path, Callable[..., Writer]]:
+    """Return where to write and what makes the writer."""
     if not isinstance(out, str | Path):
         raise TypeError(f"out must be a path that ends in .zarr or .parquet; got {shown(out)}")
-    target = Path(out)
+    target = Path(out).expanduser()
     kinds: dict[str, Callable[..., Writer]] = {".zarr": ZarrWriter, ".parquet": ParquetWriter}
     if target.suffix.lower() not in kinds:
         raise ValueError(f"out must end in .zarr or .parquet; got {shown(str(out))}")
-    _check_replaceable(target, series)
-    make = kinds[target.suffix.lower()]
+    check_replaceable(target, series.describe())
     target.parent.mkdir(parents=True, exist_ok=True)
-    return target, make(target, series, num_lags)
+    return target, kinds[target.suffix.lower()]
 
 
-def _check_replaceable(target: Path, series: Series) -> None:
-    """Raise if what has this name is the data, or a directory of something else than states."""
-    described = series.describe() or {}
-    read = described.get("path", [])
+def check_replaceable(target: Path, data: Mapping[str, Any] | None) -> None:
+    """Raise if what has this name is the data, or a directory of something else than states.
+
+    Args:
+        target: Where something is to be written.
+        data: What `Series.describe` says of the data.
+    """
+    read = (data or {}).get("path", [])
     if any(_is_same(target, path) for path in ([read] if isinstance(read, str) else read)):
-        raise ValueError(f"{target} holds the data; choose another name for the states")
+        raise ValueError(f"{target} holds the data; choose another name for what is written")
     if not target.is_dir():
         return
     about = target / "zarr.json"
@@ -288,5 +286,11 @@ def _check_replaceable(target: Path, series: Series) -> None:
         raise ValueError(f"{target} is a directory of something else; choose another name")
 
 
-def _is_same(target: Path, path: Any) -> bool:
-    return Path(str(path)).exists() and target.exists() and target.samefile(str(path))
+def _is_same(target: Path, path: str) -> bool:
+    """Return whether a file is the data, or would be read as a part of them."""
+    data = Path(path.removeprefix("file://"))
+    if not data.exists():
+        return False
+    if target.exists() and target.samefile(data):
+        return True
+    return target.suffix.lower() == ".parquet" and data.resolve() in target.resolve().parents

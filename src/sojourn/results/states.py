@@ -6,11 +6,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from sojourn._random import child_seed
+from sojourn._random import child_seed, random_key
 from sojourn._validation import check_seed, check_size
 from sojourn.gibbs import AlternatingSweep, make_sweep
 from sojourn.models.base import Coords, Model, Params, check_lags, check_model
 from sojourn.passes import best_states, state_marginals
+from sojourn.results.datasets import row_coords
 from sojourn.results.metrics import raw_units
 from sojourn.results.outputs import write_states
 from sojourn.series import Series, as_series
@@ -100,7 +101,7 @@ def decode(
     if method == "sample":
         check_size("num_paths", num_paths)
         series, raw, coords = _enter(model, params, data)
-        key = jax.random.key(check_seed(seed))
+        key = random_key(seed)
         return _paths_dataset(model, series, draw_paths(raw, coords, series, key, num_paths))
     series, marginals, gap = _marginals(model, params, data)
     results = model.describe_states(marginals)
@@ -123,7 +124,7 @@ def sample_paths(
     paths = []
     for i, params in enumerate(draws):
         _, raw, coords = _enter(model, params, series)
-        key = jax.random.key(child_seed(check_seed(seed), i))
+        key = random_key(child_seed(check_seed(seed), i))
         paths.append(draw_paths(raw, coords, series, key, 1))
     joined = {name: np.concatenate([path[name] for path in paths]) for name in paths[0]}
     return _paths_dataset(model, series, joined)
@@ -219,9 +220,8 @@ def _dataset(
 ) -> "xarray.Dataset":
     import xarray
 
-    lengths = np.asarray(series.lengths)
-    which = np.repeat(np.arange(len(lengths)), lengths)
-    t = np.concatenate([np.arange(n) for n in lengths])
+    coords = row_coords(series)
+    t = coords["t"][1]
     kept = t >= model.num_lags
     variables = {}
     for name, (dims, values) in results.items():
@@ -233,7 +233,7 @@ def _dataset(
         variables[name] = (dims, whole)
     return xarray.Dataset(
         variables,
-        coords={"series": ("time", which), "t": ("time", t)},
+        coords=coords,
         # Monte Carlo averages cannot be compared where windows meet.
         attrs={"discrepancy": gap if model.regimes is None else float("nan")},
     )

@@ -16,6 +16,7 @@ import contextlib
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,8 +165,11 @@ class Run:
         shapes = {f"{POSTERIOR}/{n}": s for n, s in model.param_shapes.items()}
         dims = {f"{POSTERIOR}/{n}": d for n, d in model.param_dims.items()}
         none = {f"{STATISTICS}/{n}": () for n in statistics}
-        sizes = (self.config["num_chains"], self.config["num_samples"])
-        self.store.make_room(*sizes, shapes | none, dims | none)
+        for left in self.path.glob(".*.part"):  # by a process that was killed
+            left.unlink()
+        # Whatever is asked for, what was drawn stays.
+        most = max(self.config["num_samples"], *(chain.num_draws for chain in self.chains))
+        self.store.make_room(self.config["num_chains"], most, shapes | none, dims | none)
 
     @property
     def num_draws(self) -> int:
@@ -185,8 +189,26 @@ class Run:
         return Run(self.path, config)
 
     @property
+    def treatment(self) -> dict[str, Any]:
+        """What was done to the data when they were opened: `missing`, `log`, `every`."""
+        about = self.config.get("data") or {}
+        found = about.get("treatment", about.get("description") or {})  # where earlier runs have it
+        return {name: found[name] for name in ("missing", "log", "every") if name in found}
+
+    @property
+    def units(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation that were taken out of each column, if any."""
+        units = (self.config.get("data") or {}).get("units")
+        return None if units is None else (np.asarray(units[0]), np.asarray(units[1]))
+
+    @property
     def is_tuned(self) -> bool:
         return (self.path / "tuned.json").exists()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it ended before anything was chosen or drawn."""
+        return not self.is_tuned and not any(chain.path.exists() for chain in self.chains)
 
     def write_tuned(self, facts: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Keep what was chosen; `tuned.json` is written last and says that all is there."""
@@ -200,13 +222,16 @@ class Run:
         return facts, read_arrays(self.path / "tuned.npz")
 
 
-def create_run(path: Any, config: dict[str, Any]) -> Run:
-    """Make a run directory.
+@contextlib.contextmanager
+def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
+    """Make a run directory and keep other processes from writing to it.
+
+    A run that ended before anything was chosen gives way.
 
     Raises:
         RunError: It cannot be written, or already holds a run or something else.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file; choose a directory for the run")
     try:
@@ -214,20 +239,22 @@ def create_run(path: Any, config: dict[str, Any]) -> Run:
         held = sorted(p.name for p in path.iterdir())
     except OSError as error:
         raise cannot_write(path, error) from None
-    other = [name for name in held if name not in ("lock", ".config.json.part")]
+    # What a process leaves behind that dies while it writes the configuration.
+    left = {name for name in held if fnmatch(name, ".config.json.*.part")}
+    other = [name for name in held if name not in left | {"lock"}]
     if other and "config.json" not in other:
         raise RunError(
             f"{path} holds other files ({other[0]}) and no run; choose an empty directory or a new one"
         )
     config = {"format": FORMAT, "versions": versions(), **config}
     with lock(path / "lock"):
-        if (path / "config.json").exists():
+        if (path / "config.json").exists() and not _is_empty(path):
             raise RunError(
                 f"{path} already holds {_described(path)}; continue it with sojourn.resume, or "
                 "choose another directory"
             )
         write_json(path / "config.json", config)
-    return Run(path, config)
+        yield Run(path, config)
 
 
 def open_run(path: Any) -> Run:
@@ -236,7 +263,7 @@ def open_run(path: Any) -> Run:
     Raises:
         RunError: There is none, or it is damaged, foreign or newer than this version.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.exists():
         raise RunError(f"{path} does not exist; expected the directory of a run")
     if not (path / "config.json").is_file():
@@ -272,6 +299,13 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return open_run(path).is_empty
+    except RunError:  # damaged, or of something else
+        return False
 
 
 def _described(path: Path) -> str:

@@ -76,8 +76,8 @@ def series_of(run: Run, data: Any) -> Series:
     Raises:
         RunError: The data were in memory and are not given, or are other data.
     """
-    about = run.config.get("data")
-    if about is None:
+    about = run.config.get("data") or {}
+    if "fingerprint" not in about:
         raise RunError(f"{run.path} was saved from memory and does not know its data: give them")
     model = run.model
     if data is not None:

@@ -125,8 +125,7 @@ def sample(
         outer.to_coords(init)  # what is wrong with it is said before a directory is made
     if out is None:
         return _draw(outer, series, settings, None, progress)
-    run = create_run(out, config_of(outer, series, settings))
-    with run.locked():
+    with create_run(out, config_of(outer, series, settings)) as run:
         return _draw(outer, series, settings, run, progress)
 
 
@@ -157,9 +156,10 @@ def resume(
     """
     run = open_run(path)
     settings_of(run)
-    series = series_of(run, data)
     _warn_of_versions(run)
     with run.locked():
+        run = open_run(path)  # another process may have extended it just before
+        series = series_of(run, data)
         if num_samples is not None:
             check_size("num_samples", num_samples)
             most = max(chain.num_draws for chain in run.chains)
@@ -215,7 +215,11 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
     fit = None
     if chosen:
         kept = {i: traces[i].store.read() for i in chosen}
-        fit = make_fit(outer, series.columns, kept, choices, settings.seed)
+        fit = make_fit(
+            *(outer, series.columns, kept, choices, settings.seed),
+            treatment=series.treatment,
+            units=series.units,
+        )
     if failure is not None:
         _report(failure, fit, run, settings)
     assert fit is not None

@@ -50,6 +50,8 @@ class Settings:
                 raise ValueError("Gibbs() sweeps over all rows: leave windows='auto'")
             if self.control_variate is True:
                 raise ValueError("Gibbs() has no gradients: leave control_variate='auto'")
+        elif self.control_variate is True and isinstance(windows, Windows) and windows.is_full:
+            raise ValueError("Windows.full() has no noise to lower: leave control_variate='auto'")
         if not isinstance(self.init, Mapping):
             _check_choice("init", self.init, ("kmeans", "prior"), "a dict of parameters")
         check_seed(self.seed)

@@ -32,7 +32,7 @@ def from_memory(
         sequence: Column of a frame that tells series apart.
         expected: Order that frames of a list are brought into where they have these columns.
     """
-    if sequence is not None and not _is_frame(data):
+    if sequence is not None and not is_frame(data):
         raise TypeError(
             f"sequence={sequence!r} names a column, so data must be a frame; got "
             f"{type(data).__name__}: pass a list of arrays for several series"
@@ -40,10 +40,12 @@ def from_memory(
     if isinstance(data, list | tuple) and any(_is_several(x) for x in data):
         unframed = [_unframe(x, columns or _reordered(x, expected), None) for x in data]
         found = list(dict.fromkeys(own for _, own, _ in unframed if own is not None))
+        if not any(is_frame(x) or is_dataset(x) or np.ndim(x) > 1 for x in data):
+            found = found if len(found) == 1 else []  # columns of one frame, as several series
         if len(found) > 1:
             raise ValueError(f"all series must have the same columns; got {found[0]}, {found[1]}")
         arrays = [_as_numbers(x) for x, _, _ in unframed]
-        if all(x.ndim == 1 for x in arrays) and dim not in (None, 1):
+        if all(not isinstance(x, Source) and x.ndim == 1 for x in arrays) and dim not in (None, 1):
             raise ValueError(
                 "a list of one-dimensional arrays is several series of one column; this model "
                 f"has emission_dim={dim}: pass a list of (T_i, {dim}) arrays, or one array"
@@ -51,7 +53,7 @@ def from_memory(
         return assemble([_as_rows(x) for x in arrays], found[0] if found else None)
     data, names, ids = _unframe(data, columns, sequence)
     values = _as_numbers(data)
-    several = isinstance(values, np.ndarray) and values.ndim == 3
+    several = isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim == 3)
     parts = [_as_rows(x) for x in values] if several else [_as_rows(values)]
     series = assemble(parts, names)
     return series if ids is None else replace(series, lengths=run_lengths([ids], str(sequence)))
@@ -164,10 +166,40 @@ def check_numbers(name: str, dtype: Any) -> None:
     )
 
 
-def check_dtype(dtype: Any) -> None:
+def check_dtype(dtype: Any, what: str = "data") -> None:
     """Raise unless an array holds real numbers."""
     if dtype.kind not in "iufb":
-        raise TypeError(f"data has type {dtype}; expected real numbers: convert it or leave it out")
+        raise TypeError(
+            f"{what} has type {dtype}; expected real numbers: convert it or leave it out"
+        )
+
+
+def from_array(array: Any, what: str) -> list[Source]:
+    """Return the sources of an array (T,), (T, D) or (N, T, D), read when needed."""
+    check_dtype(array.dtype, what)
+    shape = array.shape
+    if len(shape) not in (1, 2, 3) or 0 in shape[2:]:
+        raise ValueError(f"{what} must have shape (T,), (T, D) or (N, T, D); got {tuple(shape)}")
+    names = _coordinate_names(array) or default_names(1 if len(shape) == 1 else shape[-1])
+    if len(names) == 0:
+        raise ValueError(f"{what} has no columns")
+    if len(shape) < 3:
+        return [ArraySource(array, names)]
+    if isinstance(array, np.ndarray):
+        return [ArraySource(part, names) for part in array]
+    return [ArraySource(array, names, index=i) for i in range(shape[0])]
+
+
+def _coordinate_names(array: Any) -> tuple[str, ...] | None:
+    """Return the names that an xarray gives to its columns."""
+    dims = getattr(array, "dims", None)
+    if isinstance(dims, tuple) and len(dims) == 1 and getattr(array, "name", None):
+        return (str(array.name),)
+    coords = getattr(array, "coords", None)
+    if coords is None or not dims or len(dims) < 2 or dims[-1] not in coords:
+        return None
+    names = np.asarray(coords[dims[-1]])
+    return tuple(map(str, names)) if names.dtype.kind in "OUT" else None
 
 
 def _has_none(ids: np.ndarray) -> bool:
@@ -179,20 +211,23 @@ def _width(part: Any) -> int:
 
 
 def _is_several(item: Any) -> bool:
-    return isinstance(item, list | tuple) or _is_frame(item) or bool(np.ndim(item))
+    framed = is_frame(item) or is_dataset(item)
+    return isinstance(item, list | tuple) or framed or bool(np.ndim(item))
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
+    """Return whether data are a frame of pandas or Polars."""
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
 def _reordered(data: Any, expected: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the expected names if a frame has these and no others."""
-    names = sorted(map(str, data.columns)) if _is_frame(data) else None
+    names = sorted(map(str, data.columns)) if is_frame(data) else None
     return expected if expected is not None and names == sorted(expected) else None
 
 
-def _is_dataset(data: Any) -> bool:
+def is_dataset(data: Any) -> bool:
+    """Return whether data are a Dataset of xarray."""
     return hasattr(data, "data_vars") and hasattr(data, "sizes")
 
 
@@ -205,11 +240,15 @@ def _unframe(
     data: Any, wanted: Sequence[str] | None, sequence: str | None
 ) -> tuple[Any, tuple[str, ...] | None, np.ndarray | None]:
     """Return the values of a frame, names of its columns, names of series; other data as they are."""
-    if _is_dataset(data):
+    if is_dataset(data):
         data = _from_dataset(data, wanted)
         return data, data.columns, None
-    if not _is_frame(data):
-        return data, None, None
+    if hasattr(data, "dims") and hasattr(data, "coords"):
+        return *_from_labelled(data), None
+    if not is_frame(data):
+        # A column of pandas or Polars has a name, or none.
+        name = getattr(data, "name", None) if hasattr(data, "to_numpy") else None
+        return data, None if name in (None, "") else (str(name),), None
     every = tuple(str(c) for c in data.columns)
     check_unique(every)
     ids = None
@@ -228,6 +267,14 @@ def _unframe(
         return chosen.to_numpy(dtype=np.float64, na_value=np.nan), columns, ids
     as_floats = [np.asarray(chosen[c].cast(float).to_numpy(), np.float64) for c in chosen.columns]
     return np.column_stack(as_floats), columns, ids
+
+
+def _from_labelled(data: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Return the values of a DataArray of xarray, as sources if they are not in memory, and names."""
+    if getattr(data.variable, "_in_memory", False):
+        return data.to_numpy(), _coordinate_names(data)
+    sources = from_array(data, "data")
+    return sources if len(sources) > 1 else sources[0], sources[0].columns
 
 
 def _from_dataset(data: Any, wanted: Sequence[str] | None) -> Source:
@@ -263,7 +310,7 @@ def _as_rows(values: Any) -> Any:
 
 def _as_numbers(values: Any) -> Any:
     """Return values as an array of doubles; memory maps and sources as they are."""
-    if isinstance(values, Source):
+    if isinstance(values, Source) or _are_sources(values):
         return values
     if isinstance(values, np.memmap) and values.ndim:
         check_dtype(values.dtype)
@@ -292,6 +339,10 @@ def _as_numbers(values: Any) -> Any:
         array = np.asarray(numbers, dtype=np.float64).reshape(array.shape)
     check_dtype(array.dtype)
     return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def _are_sources(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and isinstance(values[0], Source)
 
 
 def _number(value: Any) -> float:

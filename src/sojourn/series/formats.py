@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.series.convert import check_numbers
-from sojourn.series.series import check_known, check_unique, default_names, suggestion
-from sojourn.series.sources import ArraySource, ColumnSource, Source
+from sojourn.series.convert import check_numbers, from_array
+from sojourn.series.series import check_known, check_unique, suggestion
+from sojourn.series.sources import ColumnSource, Source
 
 Names = Sequence[str] | None
 
@@ -50,6 +50,13 @@ class Place:
             return self.path.exists()
         filesystem, path = need("fsspec", "remote").core.url_to_fs(self.text)
         return bool(filesystem.exists(path))
+
+    def size(self) -> int | None:
+        """Return the bytes of a file, None where its server does not say."""
+        if self.is_local:
+            return self.path.stat().st_size
+        filesystem, path = need("fsspec", "remote").core.url_to_fs(self.text)
+        return filesystem.size(path)
 
 
 def need(module: str, extra: str) -> Any:
@@ -161,26 +168,6 @@ def open_edf(place: Place, variable: str | None, columns: Names) -> list[Source]
     return _from_group(every, place, None, list(every) if columns is None else columns)
 
 
-def from_array(array: Any, what: str) -> list[Source]:
-    """Return the sources of an array (T,), (T, D) or (N, T, D)."""
-    if array.dtype.kind not in "iufb":
-        raise TypeError(
-            f"{what} has type {array.dtype}; expected real numbers: convert it or choose another"
-        )
-    shape = array.shape
-    if len(shape) not in (1, 2, 3) or 0 in shape[2:]:
-        raise ValueError(f"{what} must have shape (T,), (T, D) or (N, T, D); got {tuple(shape)}")
-    names = default_names(1 if len(shape) == 1 else shape[-1])
-    names = _coordinate_names(array) or names
-    if len(names) == 0:
-        raise ValueError(f"{what} has no columns")
-    if len(shape) < 3:
-        return [ArraySource(array, names)]
-    if isinstance(array, np.ndarray):
-        return [ArraySource(part, names) for part in array]
-    return [ArraySource(array, names, index=i) for i in range(shape[0])]
-
-
 def _from_group(
     arrays: dict[str, Any], place: Place, variable: str | None, columns: Names
 ) -> list[Source]:
@@ -212,18 +199,6 @@ def _from_group(
     for name, array in chosen.items():
         check_numbers(name, array.dtype)
     return [ColumnSource(chosen)]
-
-
-def _coordinate_names(array: Any) -> tuple[str, ...] | None:
-    """Return the names that an xarray gives to its columns."""
-    dims = getattr(array, "dims", None)
-    if isinstance(dims, tuple) and len(dims) == 1 and getattr(array, "name", None):
-        return (str(array.name),)
-    coords = getattr(array, "coords", None)
-    if coords is None or not dims or len(dims) < 2 or dims[-1] not in coords:
-        return None
-    names = np.asarray(coords[dims[-1]])
-    return tuple(map(str, names)) if names.dtype.kind in "OUT" else None
 
 
 def _no_names(place: Place, variable: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sojourn._validation import check_size, shown
-from sojourn.series.convert import check_lengths, from_memory, match_columns
+from sojourn.series.convert import check_lengths, from_memory, is_dataset, is_frame, match_columns
 from sojourn.series.formats import OPENERS, TABLES, Place, check_suffix
 from sojourn.series.series import Series, check_known, check_unique, scan
 from sojourn.series.sources import Joined, Mapped, Pieces, Source
@@ -62,6 +62,7 @@ def open_series(
         series = _in_memory(data, variable, sequence, columns)
         if missing is None and not log and every == 1 and not standardize:
             return series
+        treatment = _in_all(series, treatment)
         changed = _changed(series, missing, log, every, standardize)
         changed = replace(changed, opened=None, treatment=treatment)
         if isinstance(series.values, Source):
@@ -141,6 +142,34 @@ def _checked_names(columns: Sequence[str] | None) -> list[str] | None:
     return names
 
 
+def _in_all(series: Series, treatment: dict[str, Any]) -> dict[str, Any]:
+    """Return what is done to the values of a series in all, if this is done next.
+
+    Raises:
+        ValueError: It cannot be told as one treatment: logarithms of logarithms, two marks.
+    """
+    before = {"missing": None, "log": False, "every": 1, **series.treatment}
+    asked = [
+        n for n in ("missing", "log") if treatment[n] is not None and treatment[n] is not False
+    ]
+    if asked and (series.units is not None or before["log"]):
+        done = "logarithms" if series.units is None else "standardized"
+        raise ValueError(
+            f"{asked[0]}= is for numbers as they stand in the data, and these are {done} already; give "
+            "all options to one open_series"
+        )
+    marks = [before["missing"], treatment["missing"]]
+    if None not in marks and marks[0] != marks[1]:
+        raise ValueError(
+            f"missing={marks[1]:g} comes after missing={marks[0]:g}; replace one of them by NaN first"
+        )
+    return {
+        "missing": marks[0] if marks[1] is None else marks[1],
+        "log": before["log"] or treatment["log"],
+        "every": before["every"] * treatment["every"],
+    }
+
+
 def _changed(
     series: Series, missing: float | None, log: bool, every: int, standardize: bool
 ) -> Series:
@@ -192,7 +221,7 @@ def _in_memory(
         if sequence is not None:
             raise ValueError("sequence needs a table: this Series knows its lengths already")
         return data if columns is None else data.select(columns)
-    framed = (hasattr(data, "to_numpy") and hasattr(data, "columns")) or hasattr(data, "data_vars")
+    framed = is_frame(data) or is_dataset(data)
     series = from_memory(data, columns=columns if framed else None, sequence=sequence)
     return series if columns is None else series.select(columns)
 

@@ -164,12 +164,15 @@ class Series:
         return replace(
             self,
             values=Mapped(self.source, units=units),
-            units=units,
+            units=(
+                self.restore(mean),
+                deviation if self.units is None else self.units[1] * deviation,
+            ),
             opened=_also(self.opened, step),
         )
 
     def restore(self, values: np.ndarray) -> np.ndarray:
-        """Return values (…, D) in the units of the data, where `standardize` was asked for."""
+        """Return values (…, D) as they were before any standardisation."""
         return values if self.units is None else values * self.units[1] + self.units[0]
 
     def train_test(

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
-import uuid
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from sojourn._files import replacing, write_json
 from sojourn.series.convert import run_lengths
 from sojourn.series.formats import Names, Place, need, readable
 from sojourn.series.series import check_known, check_unique, default_names
@@ -29,6 +30,9 @@ from sojourn.series.sources import ArraySource, Source, overlapping
 
 # Bytes of decoded row groups that are kept.
 _CACHE_BYTES = 2**27
+
+# Files of a directory that are open at once.
+_OPEN_FILES = 16
 
 # Bytes up to which a CSV file is read into memory.
 _SMALL_CSV = 2**24
@@ -48,13 +52,14 @@ def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
     """
     paths = _parquet_files(place)
     with readable(place, "Parquet"):
-        files = [pyarrow.parquet.ParquetFile(_source_of(place, path)) for path in paths]
-    schema = files[0].schema_arrow
-    for path, file in zip(paths, files, strict=True):
-        if file.schema_arrow.names != schema.names:
+        about = [_metadata(place, path) for path in paths]
+    schema = about[0].schema.to_arrow_schema()
+    for path, one in zip(paths, about, strict=True):
+        names = one.schema.to_arrow_schema().names
+        if names != schema.names:
             raise ValueError(
-                f"{path} has the columns {file.schema_arrow.names}, {paths[0]} has {schema.names}; "
-                "all files must have the same"
+                f"{path} has the columns {names}, {paths[0]} has {schema.names}; all files must have "
+                "the same"
             )
     check_unique(schema.names)
     keys = [dict(re.findall(r"([^/\\=]+)=([^/\\]+)[/\\]", path)) for path in paths]
@@ -67,35 +72,47 @@ def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
         _check_type(place, name, schema.field(name).type, schema.names)
     if not chosen:
         raise ValueError(f"{place.text} has no columns of values")
-    source = _Parquet(place, files, chosen)
+    source = _Parquet(place, paths, about, chosen)
     if sequence is None:
         return Table(source, (source.num_rows,))
     if by_part:
         ids: Iterator[Any] = (
-            np.full(file.metadata.num_rows, key[sequence])
-            for file, key in zip(files, keys, strict=True)
+            np.full(one.num_rows, key[sequence]) for one, key in zip(about, keys, strict=True)
         )
     else:
         ids = (
             batch.column(0).to_numpy(zero_copy_only=False)
-            for file in files
-            for batch in file.iter_batches(columns=[sequence])
+            for i in range(len(paths))
+            for batch in source.file(i).iter_batches(columns=[sequence])
         )
     with readable(place, "Parquet"):
         blocks = [block for block in ids if len(block)]
     return Table(source, run_lengths(blocks, sequence))
 
 
-class _Parquet(Source):
-    """Row groups of Parquet files; the ones read last are kept, decoded."""
+def _metadata(place: Place, path: str) -> Any:
+    """Read what a file says of its columns and row groups."""
+    file = pyarrow.parquet.ParquetFile(_source_of(place, path))
+    try:
+        return file.metadata
+    finally:
+        file.close(force=True)
 
-    def __init__(self, place: Place, files: list[Any], columns: list[str]) -> None:
-        self._place, self._files, self.columns = place, files, tuple(columns)
-        self._groups = [(f, g) for f in range(len(files)) for g in range(files[f].num_row_groups)]
-        sizes = [files[f].metadata.row_group(g).num_rows for f, g in self._groups]
+
+class _Parquet(Source):
+    """Row groups of Parquet files; the ones read last are kept, decoded, and few files open."""
+
+    def __init__(
+        self, place: Place, paths: list[str], metadata: list[Any], columns: list[str]
+    ) -> None:
+        self._place, self._paths, self._metadata = place, paths, metadata
+        self.columns = tuple(columns)
+        self._groups = [(f, g) for f, one in enumerate(metadata) for g in range(one.num_row_groups)]
+        sizes = [metadata[f].row_group(g).num_rows for f, g in self._groups]
         self._sizes, self._ends = sizes, np.cumsum(sizes)
         self.num_rows, self.chunk = sum(sizes), max([1, *sizes])
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._open: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def rows(self, start: int, stop: int) -> np.ndarray:
@@ -109,13 +126,23 @@ class _Parquet(Source):
     def _group(self, i: int) -> np.ndarray:
         if i not in self._kept:
             file, group = self._groups[i]
-            table = self._files[file].read_row_group(group, columns=list(self.columns))
+            table = self.file(file).read_row_group(group, columns=list(self.columns))
             self._kept[i] = _to_rows(table, self.columns)
             limit = max(1, _CACHE_BYTES // max(self._kept[i].nbytes, 1))
             while len(self._kept) > limit:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(i)
         return self._kept[i]
+
+    def file(self, i: int) -> Any:
+        """Return a file, opened; those used longest ago are closed."""
+        if i not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                self._open.popitem(last=False)[1].close(force=True)
+            where = _source_of(self._place, self._paths[i])
+            self._open[i] = pyarrow.parquet.ParquetFile(where, metadata=self._metadata[i])
+        self._open.move_to_end(i)
+        return self._open[i]
 
 
 def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
@@ -127,7 +154,8 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
     chosen = [n for n in names if n != sequence] if columns is None else list(columns)
     check_known("column", chosen, names)
     parts = _csv_blocks(place, names, separator, has_header, chosen, sequence)
-    if place.is_local and place.path.stat().st_size <= _SMALL_CSV:
+    size = place.size()
+    if size is not None and size <= _SMALL_CSV:
         blocks, ids = zip(*parts, strict=True)
         source = ArraySource(np.concatenate(blocks), tuple(chosen))
         return Table(source, _lengths(source, ids, sequence))
@@ -140,10 +168,19 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
         write_npy(cache, _collect(parts, names_of_series), len(chosen))
         source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
         with_note = {"stamp": stamp, "lengths": _lengths(source, names_of_series, sequence)}
-        _replace(note, lambda path: path.write_text(json.dumps(with_note)))
-        warnings.warn(f"{place.text} was converted once to {cache}", UserWarning, stacklevel=4)
+        write_json(note, with_note)
+        message = f"{place.text} was converted once to {cache}"
+        warnings.warn(message, UserWarning, stacklevel=_users_level())
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
     return Table(source, tuple(with_note["lengths"]))
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` of a warning that names the code that called the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("sojourn."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _read_note(path: Path) -> dict[str, Any]:
@@ -156,11 +193,7 @@ def _read_note(path: Path) -> dict[str, Any]:
 
 def write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
     """Write blocks of rows (n, D) to one .npy file of doubles; it appears when it is complete."""
-    _replace(path, lambda temporary: _write_npy(temporary, blocks, dim))
-
-
-def _write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
-    with path.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         count = 0
         # Headers have room for any number of rows: the first is overwritten when it is known.
         _write_header(file, (0, dim))
@@ -174,17 +207,6 @@ def _write_npy(path: Path, blocks: Iterator[np.ndarray], dim: int) -> None:
 def _write_header(file: Any, shape: tuple[int, int]) -> None:
     header = {"descr": "<f8", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write a file under another name, then give it its own."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _parquet_files(place: Place) -> list[str]:
