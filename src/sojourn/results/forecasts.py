@@ -167,7 +167,7 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
 
 def _says_enough(tail: np.ndarray, length: int) -> bool:
     """Whether rows of the end of a series are all of it, or enough of them are not missing."""
-    return len(tail) == length or np.count_nonzero(~np.isnan(tail).all(1)) >= _TAIL
+    return len(tail) == length or int((~np.isnan(tail).all(1)).sum()) >= _TAIL
 
 
 def _last_rows(series: Series, rows: int) -> list[np.ndarray]:
