@@ -395,6 +395,8 @@ DAMAGE = {
         lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
         "with 'depth': it is of another GaussianHMM",
     ),
+    "no model": (lambda p: change(p / "config.json", model=3), "names no model"),
+    "no data": (lambda p: change(p / "config.json", data=[5]), "does not describe its data"),
     "no chains": (lambda p: change(p / "config.json", num_chains="4"), "no sensible numbers"),
     "no choices": (lambda p: (p / "tuned.json").write_text("{}"), "lacks 'choices'"),
     "no states": (lambda p: [d.unlink() for d in p.glob("chain-*.npz")], "has no draws yet"),

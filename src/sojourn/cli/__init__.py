@@ -79,6 +79,7 @@ _IN_SHELL = (
     (r"sojourn\.resume\b", "sojourn resume"),
     (r"open_series\(data, (\w+=.*?)\)", r"\1"),
     (r", with data=", ", after the run's name"),
+    (r"\bWindows\.full\(\)", "--length full"),
     (r"\bcolumns=", "--column"),
     (r"\b(sequence|variable|missing)=(?=['\w])", r"--\1 "),
     (r"\b(sequence|variable|missing)=", r"--\1"),

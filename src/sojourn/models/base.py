@@ -222,6 +222,10 @@ class Model(abc.ABC):
         """
         return self
 
+    def rough(self) -> Self:
+        """Return the model with cheap Monte Carlo draws, good enough on the way to a start."""
+        return self
+
     def complete_rows(
         self, params: Params, states: Mapping[str, np.ndarray], y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -306,6 +306,10 @@ class SLDS(Model):
             self, update="blocked", num_particles=1, num_burnin=5, num_draws=_COUPLED_DRAWS
         )
 
+    def rough(self) -> "SLDS":
+        """Draw each path once, among a few particles; averages over steps make up for the noise."""
+        return dataclasses.replace(self, num_particles=4, num_burnin=0, num_draws=1)
+
     def collect(self, moments: switching.Moments) -> dict[str, Any]:
         m = moments
         return {

@@ -147,7 +147,10 @@ class Run:
     @property
     def model(self) -> Model:
         """The model, with its units."""
-        return decode(self.config["model"])
+        model = decode(self.config["model"])
+        if not isinstance(model, Model):
+            raise RunError(f"{self.path / 'config.json'} names no model: the run is damaged")
+        return model
 
     @property
     def chains(self) -> list[ChainFiles]:
@@ -278,6 +281,8 @@ def open_run(path: Any) -> Run:
     absent = [name for name in needed if name not in config]
     if absent:
         raise RunError(f"{path / 'config.json'} lacks {absent[0]!r}: the run is damaged")
+    if not isinstance(config.get("data"), dict | None):
+        raise RunError(f"{path / 'config.json'} does not describe its data: the run is damaged")
     counts = [config[name] for name in ("num_samples", "num_chains")]
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise RunError(

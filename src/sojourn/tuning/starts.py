@@ -4,6 +4,7 @@ Several starts, a few steps of stochastic EM on windows from each, the best kept
 fresh windows, then more EM with averaging to the neighbourhood of the mode.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ def find_start(
     Also by how many nats the best start beat the worst: large where there are several modes.
     """
     estimator, source = _em_estimator(model, series)
+    rough = dataclasses.replace(estimator, model=model.rough())
     key_seeds, key_em, key_score = jax.random.split(key, 3)
     if isinstance(init, Mapping):
         starts = [dict(init)]
@@ -41,14 +43,14 @@ def find_start(
             model.initial_coords(series, method, int(seed))
             for method, seed in zip(methods, seeds, strict=True)
         ]
-        starts = [_em(estimator, source, key_em, s, _SHORT_EM) for s in starts]
+        starts = [_em(rough, source, key_em, s, _SHORT_EM) for s in starts]
     scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
     scores = np.nan_to_num(scores, nan=-np.inf)
     # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
     # and with it the units of the data, should not decide.
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
     gap = float(scores.max() - scores.min())
-    return _em(estimator, source, key_em, best, _LONG_EM) if refine else best, gap
+    return _em(rough, source, key_em, best, _LONG_EM) if refine else best, gap
 
 
 def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
