@@ -291,6 +291,25 @@ def test_few_files_of_a_directory_are_open(tmp_path, monkeypatch):
         assert sum(name.startswith(str(tmp_path)) for name in opened) == 2
 
 
+def test_names_of_series(tmp_path, monkeypatch):
+    _csv(tmp_path / "x.csv")
+    _parquet(tmp_path / "x.parquet")
+    frame = NAMED.assign(who=IDS)
+    opened = [sj.open_series(x, sequence="who") for x in (frame, tmp_path / "x.csv")]
+    opened.append(sj.open_series(tmp_path / "x.parquet", sequence="who"))
+    monkeypatch.setattr(tables, "_SMALL_CSV", 0)
+    with pytest.warns(UserWarning, match="converted once"):
+        opened.append(sj.open_series(tmp_path / "x.csv", sequence="who"))
+    opened.append(sj.open_series(tmp_path / "x.csv", sequence="who"))
+    for series in opened:
+        assert series.names == ("u", "v")
+        assert series.train_test(0.5)[1].names == ("u", "v")
+        assert series.train_test(0.5, by="series")[1].names == ("v",)
+    both = [tmp_path / "x.csv", tmp_path / "x.csv"]
+    assert sj.open_series(both, sequence="who").names is None
+    assert sj.as_series(ROWS).names is None
+
+
 def test_memory_maps_are_not_copied(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(40, dtype="i2").reshape(2, 10, 2))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")

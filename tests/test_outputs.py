@@ -172,3 +172,26 @@ def test_nothing_else_is_replaced(tmp_path):
         sj.smooth(model, params, data, out=data)
     states = sj.smooth(model, params, data, out=tmp_path / "states.zarr")
     assert sj.smooth(model, params, data, out=states) == states
+
+
+def test_names_of_series_stand_in_tables(tmp_path):
+    model = sj.GaussianHMM(num_states=2, emission_dim=1)
+    params = {
+        "transition_matrix": np.full((2, 2), 0.5),
+        "means": np.array([[0.0], [1.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    who = np.repeat(["dog1", "dog2"], [5, 4])
+    frame = pd.DataFrame({"who": who, "a": np.arange(9.0)})
+    frame.loc[7, "a"] = np.nan
+    data = sj.open_series(frame, sequence="who")
+    assert sj.smooth(model, params, data)["series"].to_numpy().tolist() == who.tolist()
+    assert sj.impute(model, params, data)["series"].to_numpy().tolist() == who.tolist()
+    ahead = sj.forecast(model, params, data, 2, num_draws=3)
+    assert ahead["y"].sel(series="dog2").sizes == {"draw": 3, "ahead": 2, "column": 1}
+    table = pd.read_parquet(sj.decode(model, params, data, out=tmp_path / "states.parquet"))
+    assert table["series"].tolist() == who.tolist()
+    store = sj.smooth(model, params, data, out=tmp_path / "states.zarr")
+    states = xarray.open_zarr(store, chunks=None, consolidated=False)
+    names = np.asarray(states.attrs["series_names"])
+    assert names[states["series"].to_numpy()].tolist() == who.tolist()

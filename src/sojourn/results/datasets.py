@@ -54,7 +54,7 @@ def statistics_of(statistics: Sequence[dict[str, np.ndarray]], length: int) -> "
 def row_coords(series: Series) -> dict[str, tuple[str, np.ndarray]]:
     """Return the coordinates of all rows: which series, and which row of it."""
     lengths = series.lengths
-    which = np.repeat(np.arange(len(lengths)), lengths)
+    which = np.repeat(series.labels, lengths)
     t = np.concatenate([np.arange(length) for length in lengths])
     return {"series": ("time", which), "t": ("time", t)}
 

@@ -100,12 +100,15 @@ def futures(series: Series, drawn: list[dict[str, np.ndarray]], num_draws: int) 
     joined = {name: np.concatenate([d[name] for d in drawn]) for name in drawn[0]}
     horizon = joined["y"].shape[1]
     shape = (num_draws, len(series.lengths), horizon)
+    coords = {"ahead": np.arange(1, horizon + 1), "column": list(series.columns)}
+    if series.names is not None:
+        coords["series"] = series.labels
     return xarray.Dataset(
         {
             name: (("draw", "series", "ahead", *dims[name]), v.reshape(*shape, *v.shape[2:]))
             for name, v in joined.items()
         },
-        coords={"ahead": np.arange(1, horizon + 1), "column": list(series.columns)},
+        coords=coords,
     )
 
 

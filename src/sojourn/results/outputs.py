@@ -149,6 +149,7 @@ class Writer:
 
     def __init__(self, target: Path, series: Series, num_lags: int) -> None:
         self.target, self._series, self._lags = target, series, num_lags
+        self._labels = series.labels
         self._ends = np.cumsum(np.asarray(series.lengths) - num_lags)
         self._starts = np.concatenate([[0], np.cumsum(series.lengths)[:-1]])
         self._counted = self._whole = 0
@@ -166,7 +167,7 @@ class Writer:
         first, last = self._whole, int(place[-1]) + 1
         span = np.arange(first, last)
         series = np.searchsorted(self._starts, span, side="right") - 1
-        whole: Rows = {"series": series, "t": span - self._starts[series]}
+        whole: Rows = {"series": self._labels[series], "t": span - self._starts[series]}
         for name, value in rows.items():
             if len(span) == count:
                 whole[name] = value
@@ -196,9 +197,16 @@ class Writer:
 
 
 class ZarrWriter(Writer):
-    """One array for each variable, which xarray opens as a dataset."""
+    """One array for each variable, which xarray opens as a dataset.
+
+    `series` are numbers; where they have names, these are the attribute `series_names`.
+    """
 
     _group: Any = None
+
+    def __init__(self, target: Path, series: Series, num_lags: int) -> None:
+        super().__init__(target, series, num_lags)
+        self._labels = np.arange(len(series.lengths))
 
     def restart(self) -> None:
         super().restart()
@@ -223,6 +231,8 @@ class ZarrWriter(Writer):
 
     def note(self, gap: float) -> None:
         self._group.attrs["discrepancy"] = None if np.isnan(gap) else gap
+        if self._series.names is not None:
+            self._group.attrs["series_names"] = list(self._series.names)
 
     def close(self) -> None:
         self._group = None

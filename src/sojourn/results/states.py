@@ -50,11 +50,11 @@ def smooth(
         progress: Whether to show a bar while writing.
 
     Returns:
-        A dataset over `time`, all series one after the other, with the coordinates `series` and `t`, the
-        row within its series, and `probability` (time, label) of discrete states, mean `x` (time, dim)
-        and `covariance` (time, dim, dim_bis) of continuous ones. Rows that only serve as lags are NaN.
-        The attribute `discrepancy` is the largest difference of messages where windows meet; NaN for an
-        SLDS, whose averages over Gibbs sweeps cannot be compared there.
+        A dataset over `time`, all series one after the other, with the coordinates `series`, its name
+        or number, and `t`, the row within its series, and `probability` (time, label) of discrete
+        states, mean `x` (time, dim) and `covariance` (time, dim, dim_bis) of continuous ones. Rows that
+        only serve as lags are NaN. The attribute `discrepancy` is the largest difference of messages
+        where windows meet; NaN for an SLDS, whose averages over Gibbs sweeps cannot be compared there.
     """
     if out is not None:
         check_model(model)

@@ -56,7 +56,10 @@ def from_memory(
     several = isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim == 3)
     parts = [_as_rows(x) for x in values] if several else [_as_rows(values)]
     series = assemble(parts, names)
-    return series if ids is None else replace(series, lengths=run_lengths([ids], str(sequence)))
+    if ids is None:
+        return series
+    lengths, called = run_lengths([ids], str(sequence))
+    return replace(series, lengths=lengths, names=called)
 
 
 def assemble(parts: list[Any], columns: tuple[str, ...] | None) -> Series:
@@ -98,8 +101,8 @@ def check_lengths(lengths: Sequence[int]) -> None:
             raise ValueError(f"{which} has {rows}; expected at least two")
 
 
-def run_lengths(blocks: Any, name: str) -> tuple[int, ...]:
-    """Return the lengths of the series that a column of names tells apart, read block by block.
+def run_lengths(blocks: Any, name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return lengths and names of the series that a column tells apart, read block by block.
 
     Raises:
         ValueError: A series comes back after another one began.
@@ -126,7 +129,7 @@ def run_lengths(blocks: Any, name: str) -> tuple[int, ...]:
             f"the rows of series {twice!s} are not together; sort the data by {name!r} first"
         )
     check_lengths(lengths)
-    return tuple(lengths)
+    return tuple(lengths), tuple(map(str, seen))
 
 
 def match_columns(series: Series, expected: tuple[str, ...]) -> Series:

@@ -68,7 +68,7 @@ def open_series(
         if isinstance(series.values, Source):
             return changed
         return replace(changed, values=changed.rows(0, changed.num_rows))
-    source, lengths = _open_all(paths, variable, sequence, columns)
+    source, lengths, names = _open_all(paths, variable, sequence, columns)
     opened = {
         "path": [_absolute(p) for p in paths] if len(paths) > 1 else _absolute(paths[0]),
         "variable": variable,
@@ -78,7 +78,12 @@ def open_series(
         "standardize": bool(standardize),
     }
     # What is missing is known after the pass over all rows.
-    series = Series(source, lengths, source.columns, "entries", opened=opened, treatment=treatment)
+    series = Series(
+        *(source, lengths, source.columns, "entries"),
+        opened=opened,
+        treatment=treatment,
+        names=names,
+    )
     return _changed(series, missing, log, every, standardize)
 
 
@@ -228,24 +233,27 @@ def _in_memory(
 
 def _open_all(
     paths: list[str], variable: str | None, sequence: str | None, columns: list[str] | None
-) -> tuple[Source, tuple[int, ...]]:
-    """Open files, one series each or more."""
+) -> tuple[Source, tuple[int, ...], tuple[str, ...] | None]:
+    """Open files, one series each or more; returns rows, lengths and names."""
     found = [_open(Place(path), variable, sequence, columns) for path in paths]
-    sources = [source for source, _ in found]
+    sources = [source for source, _, _ in found]
     for path, source in zip(paths, sources, strict=True):
         if source.columns != sources[0].columns:
             raise ValueError(
                 f"all series must have the same columns; {paths[0]} has {sources[0].columns}, "
                 f"{path} has {source.columns}"
             )
-    lengths = tuple(length for _, each in found for length in each)
+    lengths = tuple(length for _, each, _ in found for length in each)
     check_lengths(lengths)
-    return (Joined(sources) if len(sources) > 1 else sources[0]), lengths
+    names = tuple(name for _, _, each in found for name in each or ())
+    if len(set(names)) < len(lengths):  # files without names, or with one name for two series
+        names = None
+    return (Joined(sources) if len(sources) > 1 else sources[0]), lengths, names
 
 
 def _open(
     place: Place, variable: str | None, sequence: str | None, columns: list[str] | None
-) -> tuple[Source, tuple[int, ...]]:
+) -> tuple[Source, tuple[int, ...], tuple[str, ...] | None]:
     if not place.exists():
         raise FileNotFoundError(f"{place.text} does not exist; check the path")
     kind = _kind_of_directory(place) or check_suffix(place)
@@ -268,7 +276,7 @@ def _open(
     if columns is not None and tuple(columns) != source.columns:
         check_known("column", columns, source.columns)
         source = Mapped(source, tuple(source.columns.index(name) for name in columns))
-    return source, tuple(part.num_rows for part in sources)
+    return source, tuple(part.num_rows for part in sources), None
 
 
 def _kind_of_directory(place: Place) -> str | None:

@@ -42,6 +42,7 @@ class Series:
         units: Location and scale that were taken out of each column, for `restore`.
         opened: What `open_series` was asked for, None if the data were in memory.
         treatment: What `open_series` did to values, in memory or not: `missing`, `log`, `every`.
+        names: Names of the series, where a column of the data tells them apart.
     """
 
     values: np.ndarray | Source
@@ -51,6 +52,7 @@ class Series:
     units: tuple[np.ndarray, np.ndarray] | None = None
     opened: Mapping[str, Any] | None = field(default=None, repr=False)
     treatment: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    names: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         values = self.values
@@ -73,6 +75,12 @@ class Series:
                 f"columns must name the {self.dim} columns of values; got {shown(self.columns)}"
             )
         check_unique(self.columns)
+        if self.names is not None:
+            check_tuple("names", self.names, str)
+            if len(self.names) != len(self.lengths):
+                raise ValueError(
+                    f"names must name the {len(self.lengths)} series; got {shown(self.names)}"
+                )
         if self.missing not in get_args(Missing):
             raise ValueError(
                 f"missing must be 'none', 'rows' or 'entries'; got {shown(self.missing)}"
@@ -99,6 +107,13 @@ class Series:
         if isinstance(self.values, Source):
             return self.values
         return ArraySource(self.values, self.columns)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """What tables and datasets call the series: their names, or numbers."""
+        if self.names is None:
+            return np.arange(len(self.lengths))
+        return np.asarray(self.names, dtype=object)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Return rows `start` to `stop` among those of all series."""
@@ -194,6 +209,7 @@ class Series:
     def _part(self, fraction: float, by: str, which: int) -> "Series":
         lengths = np.asarray(self.lengths)
         starts = np.cumsum(lengths) - lengths
+        names = self.names
         if by == "time":
             cut = np.round(fraction * lengths).astype(np.int64)
             if min(cut.min(), (lengths - cut).min()) < 2:
@@ -211,12 +227,14 @@ class Series:
                 )
             part = slice(count) if which == 0 else slice(count, None)
             starts, lengths = starts[part], lengths[part]
+            names = names and names[part]
         pieces = Pieces(self.source, starts, lengths)
         values = pieces if isinstance(self.values, Source) else pieces.rows(0, pieces.num_rows)
         return replace(
             self,
             values=values,
             lengths=tuple(map(int, lengths)),
+            names=names,
             opened=_also(self.opened, {"part": [fraction, by, which]}),
         )
 

@@ -39,10 +39,11 @@ _SMALL_CSV = 2**24
 
 
 class Table(NamedTuple):
-    """Columns of values, and the lengths of the series in them."""
+    """Columns of values, and the lengths of the series in them, with names if they have any."""
 
     source: Source
     lengths: tuple[int, ...]
+    names: tuple[str, ...] | None = None
 
 
 def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
@@ -87,7 +88,7 @@ def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
         )
     with readable(place, "Parquet"):
         blocks = [block for block in ids if len(block)]
-    return Table(source, run_lengths(blocks, sequence))
+    return Table(source, *run_lengths(blocks, sequence))
 
 
 def _metadata(place: Place, path: str) -> Any:
@@ -158,21 +159,23 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
     if size is not None and size <= _SMALL_CSV:
         blocks, ids = zip(*parts, strict=True)
         source = ArraySource(np.concatenate(blocks), tuple(chosen))
-        return Table(source, _lengths(source, ids, sequence))
+        return Table(source, *_lengths(source, ids, sequence))
     cache = _cache_of(place, [*chosen, sequence or ""])
     note = cache.with_suffix(".json")
     stamp = _stamp(place)
     with_note = _read_note(note) if cache.exists() else {}
-    if with_note.get("stamp") != stamp:
+    if with_note.get("stamp") != stamp or "names" not in with_note:
         names_of_series: list[Any] = []
         write_npy(cache, _collect(parts, names_of_series), len(chosen))
         source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
-        with_note = {"stamp": stamp, "lengths": _lengths(source, names_of_series, sequence)}
+        lengths, called = _lengths(source, names_of_series, sequence)
+        with_note = {"stamp": stamp, "lengths": lengths, "names": called}
         write_json(note, with_note)
         message = f"{place.text} was converted once to {cache}"
         warnings.warn(message, UserWarning, stacklevel=_users_level())
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
-    return Table(source, tuple(with_note["lengths"]))
+    called = with_note["names"]
+    return Table(source, tuple(with_note["lengths"]), None if called is None else tuple(called))
 
 
 def _users_level() -> int:
@@ -338,8 +341,10 @@ def _collect(parts: Iterator[tuple[np.ndarray, Any]], ids: list[Any]) -> Iterato
         yield block
 
 
-def _lengths(source: Source, ids: Sequence[Any], sequence: str | None) -> tuple[int, ...]:
-    return (source.num_rows,) if sequence is None else run_lengths(ids, sequence)
+def _lengths(
+    source: Source, ids: Sequence[Any], sequence: str | None
+) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
+    return ((source.num_rows,), None) if sequence is None else run_lengths(ids, sequence)
 
 
 def _stamp(place: Place) -> list[int | str]:
