@@ -16,7 +16,7 @@ by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def oracle_log_likelihood(case, params):
-    if not case.model.has_regimes:
+    if not case.model.has_discrete_states:
         return sum(linear_law(case.model, params, y).log_likelihood for y in case.data)
     total = 0.0
     for y in case.data:

@@ -32,7 +32,7 @@ class Gibbs:
 
 def make_sweep(model: Model, series: Series) -> "Sweep | AlternatingSweep":
     """Return the sweeps that suit the model; each chain needs its own."""
-    return Sweep(model, series) if model.regimes is None else AlternatingSweep(model, series)
+    return Sweep(model, series) if model.is_exact else AlternatingSweep(model, series)
 
 
 class Sweep:
@@ -93,7 +93,7 @@ class AlternatingSweep:
     """Gibbs sweeps for a model of discrete and continuous states, over one data set.
 
     Given the discrete states of all rows, which are carried from sweep to sweep, the continuous ones are
-    drawn by tiles of the series; these are then the data of the model's `regimes`, from which the
+    drawn by tiles of the series; these are then the data of its `discrete_part`, from which the
     discrete states are drawn. The state before the first row of a series is the lag of its first.
 
     Attributes:
@@ -101,10 +101,10 @@ class AlternatingSweep:
     """
 
     def __init__(self, model: Model, series: Series) -> None:
-        assert model.regimes is not None
+        assert model.discrete_part is not None
         with jax.enable_x64(True):
             self._values = series.resident()
-        self._model, self._regimes, self._series = model, model.regimes, series
+        self._model, self._discrete, self._series = model, model.discrete_part, series
         self._buffers = [32, 32]
         self.z: np.ndarray | None = None
 
@@ -136,7 +136,7 @@ class AlternatingSweep:
         continuous = Sweep(self._model, self._series, values, self._buffers[0])
         emission, pairs = continuous.states(key_x, coords)
         x = self._with_first(pairs)
-        discrete = Sweep(self._regimes, x, None, self._buffers[1])
+        discrete = Sweep(self._discrete, x, None, self._buffers[1])
         dynamics, self.z = discrete.states(key_z, coords)
         self._buffers = [continuous.buffer, discrete.buffer]
         return {**dynamics, **emission}, self.z, pairs[:, : x.dim]

@@ -112,7 +112,7 @@ def plot_segmentation(
     Raises:
         ValueError: The model has no discrete states, or there are no such rows.
     """
-    if not fit.model.has_regimes:
+    if not fit.model.has_discrete_states:
         raise ValueError(
             f"{type(fit.model).__name__} has no discrete states to colour rows by; plot what "
             "fit.smooth(data) returns"

@@ -132,16 +132,24 @@ class Model(abc.ABC):
         return True
 
     @property
-    def regimes(self) -> "Model | None":
+    def discrete_part(self) -> "Model | None":
         """A model of the continuous states as data, for models that draw discrete states given these.
 
-        None if all states are drawn at once. Otherwise the likelihood is out of reach as well, and the
-        model has `window_starts` and `estimate_scores`.
+        None if all states are drawn at once.
         """
         return None
 
     @property
-    def has_regimes(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether messages are exact, and with them likelihoods, gradients and seams.
+
+        Otherwise expectations are Monte Carlo averages, and the model has a `discrete_part`,
+        `window_starts` and `estimate_scores`.
+        """
+        return self.discrete_part is None
+
+    @property
+    def has_discrete_states(self) -> bool:
         """Whether the hidden state is, or has a part that is, discrete."""
         return any("to_state" in dims for dims in self.param_dims.values())
 

@@ -199,7 +199,7 @@ class SLDS(Model):
         return self.transition, self.dynamics, self.emission
 
     @property
-    def regimes(self) -> ARHMM:
+    def discrete_part(self) -> ARHMM:
         """The model of x as data: what z is drawn from given x."""
         return ARHMM(self.num_states, self.state_dim, num_lags=1, initial=self.initial_law())
 
@@ -476,7 +476,7 @@ class SLDS(Model):
         else:
             x = _smoothed(self.linear, found, series)
         matrix = {"C": found["C"]} if "C" in found else {}
-        return {**prior, **matrix, **self.regimes.initial_coords(x, method, seed)}
+        return {**prior, **matrix, **self.discrete_part.initial_coords(x, method, seed)}
 
     def _prior_coords(self, seed: int) -> dict[str, Array]:
         """Draw from the prior, each A shrunk into the stable region where windows can start."""

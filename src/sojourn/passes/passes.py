@@ -103,7 +103,7 @@ def _first_buffer(model: Model, series: Series, wanted: int | None = None) -> in
     if wanted is not None:
         return wanted
     # What crosses a gap comes from behind it; where seams are not compared, buffers reach there at once.
-    gap = 0 if model.regimes is None else _longest_gap(series)
+    gap = 0 if model.is_exact else _longest_gap(series)
     return model.first_buffer + gap
 
 

@@ -161,7 +161,7 @@ def _prior(fit: "Fit") -> str:
 
 
 def _states(fit: "Fit", series: "Series | None") -> list[tuple[str, str]]:
-    if not fit.model.has_regimes:
+    if not fit.model.has_discrete_states:
         return []
     graph = _image(plot_transitions(fit.mean["transition_matrix"]), "Transition graph")
     words = "Posterior means of transition probabilities; in a node, the chance to stay."

@@ -231,7 +231,7 @@ class Fit:
         if method == "sample":
             return sample_paths(self.model, self.draws(num_draws), series, seed)
         result = self.smooth(series, num_draws, progress=progress)
-        if not self.model.has_regimes:
+        if not self.model.has_discrete_states:
             return result
         if method == "viterbi":
             path = best_path(self.model, self.mean, series)
@@ -323,7 +323,7 @@ class Fit:
             data: The series.
             truth: True states of all rows, an array or one for each series.
         """
-        if not self.model.has_regimes:
+        if not self.model.has_discrete_states:
             raise ValueError(f"{type(self.model).__name__} has no discrete states; use rmse")
         found = best_path(self.model, self.mean, self.as_series(data))["state"]
         return nmi(found.to_numpy(), _joined(truth))

@@ -149,14 +149,14 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
     """Return as many of the last rows of each series as the law of the last state depends on."""
     longest, found = max(series.lengths), None
     rows = _TAIL + model.num_lags
-    if model.regimes is not None:
+    if not model.is_exact:
         rows = _UNCHECKED_BUFFERS * model.first_buffer
     while rows < longest:
         tails = _last_rows(series, rows)
         if not all(map(_says_enough, tails, series.lengths)):
             rows *= 4
             continue
-        if model.regimes is not None:
+        if not model.is_exact:
             return tails
         cut = Series(np.concatenate(tails), tuple(map(len, tails)), series.columns, series.missing)
         marginals, _ = state_marginals(model, coords, cut)

@@ -39,7 +39,7 @@ def log_likelihood(
     series = as_series(data, model.emission_dim)
     check_lags(model, series)
     raw, coords = raw_units(model, params)
-    if model.regimes is None:
+    if model.is_exact:
         _refuse_particles(model, num_particles)
         return total_score(raw, coords, series)[0]
     count = _PARTICLES if num_particles is None else num_particles
@@ -77,7 +77,7 @@ def predictive_score(
     if horizon >= longest:
         raise ValueError(f"horizon={horizon} leaves no row to predict in {longest} rows")
     raw, coords = raw_units(model, params)
-    if model.regimes is None:
+    if model.is_exact:
         _refuse_particles(model, num_particles)
         return total_prediction(raw, coords, series, horizon)[0]
     count = _PARTICLES if num_particles is None else num_particles

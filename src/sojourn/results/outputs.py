@@ -66,7 +66,7 @@ def write_states(
     every = [raw_units(model, params) for params in draws]
     raw = every[0][0]
     best = None
-    if path == "viterbi" and at is not None and raw.has_regimes:
+    if path == "viterbi" and at is not None and raw.has_discrete_states:
         best = raw_units(model, at)[1]
 
     def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Rows, Edges]:
@@ -93,7 +93,7 @@ def write_states(
 
     with replacing(target) as temporary, make(temporary, series, model.num_lags) as writer:
         gap = stream(raw, series, kernel, writer, progress=progress)
-        writer.note(float("nan") if raw.regimes is not None else gap)
+        writer.note(float("nan") if not raw.is_exact else gap)
     return target
 
 

@@ -105,7 +105,7 @@ def decode(
         return _paths_dataset(model, series, draw_paths(raw, coords, series, key, num_paths))
     series, marginals, gap = _marginals(model, params, data)
     results = model.describe_states(marginals)
-    if not model.has_regimes:
+    if not model.has_discrete_states:
         return _dataset(model, series, results, gap)
     if method == "marginal":
         path = results["probability"][1].argmax(1)
@@ -171,7 +171,7 @@ def draw_states(model: Model, coords: Coords, series: Series, key: Array) -> dic
             _, z, x = sweep.states(one, coords)
         return {"state": z.astype(np.int64), "x": x}
     _, states = sweep.states(key, coords)
-    return {"state": states.astype(np.int64)} if model.has_regimes else {"x": states}
+    return {"state": states.astype(np.int64)} if model.has_discrete_states else {"x": states}
 
 
 def _paths_dataset(model: Model, series: Series, paths: dict[str, np.ndarray]) -> "xarray.Dataset":
@@ -235,5 +235,5 @@ def _dataset(
         variables,
         coords=coords,
         # Monte Carlo averages cannot be compared where windows meet.
-        attrs={"discrepancy": gap if model.regimes is None else float("nan")},
+        attrs={"discrepancy": gap if model.is_exact else float("nan")},
     )

@@ -234,7 +234,7 @@ def _with_sampler(settings: Settings, model: Model, series: Series) -> Settings:
     that are asked for, and rows that are not in memory, are for gradients.
     """
     on_all_rows = settings.windows == "auto" and not series.streams
-    if settings.sampler is not None or model.regimes is None or not on_all_rows:
+    if settings.sampler is not None or model.is_exact or not on_all_rows:
         return settings
     if settings.control_variate is True:
         return settings
@@ -247,7 +247,7 @@ def _prepare(
     sampler, num_warmup, thin = settings.sampler, settings.num_warmup, settings.thin
     if isinstance(sampler, Gibbs):
         metric, tuned = place(model, series, center).metric, None
-        auto = _GIBBS_LENGTHS if model.regimes is None else _ALTERNATING_LENGTHS
+        auto = _GIBBS_LENGTHS if model.is_exact else _ALTERNATING_LENGTHS
         warmup = auto[0] if num_warmup == "auto" else int(num_warmup)
         every = auto[1] if thin == "auto" else int(thin)
         choices: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def find_mode(
         if isinstance(sampler, SGRLD):
             return start
         return start._replace(metric=_constant(start.metric, root, np.eye(d)))
-    if model.regimes is not None:
+    if not model.is_exact:
         return _approach_mode(model, series, windows, start, root, key)
 
     whole = T <= _SAMPLE_ROWS

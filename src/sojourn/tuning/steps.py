@@ -175,7 +175,7 @@ def from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Ar
     """Return steps on all rows."""
     estimator, source = full(model, series, mode.tiles)
     noise = np.zeros((0, 0))
-    if model.regimes is not None:
+    if not model.is_exact:
         noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
     return Steps(estimator, source, noise, np.zeros((0, 0)))
 

@@ -87,7 +87,7 @@ def tune(
 ) -> Tuned:
     """Choose windows, metric, control variate, step size, and the sampler if none is asked for."""
     sampler = SGRLD() if asked is None else asked
-    if model.regimes is not None:
+    if not model.is_exact:
         # The error of a Monte Carlo average at the centre would stay in every gradient.
         if control_variate is True:
             raise ValueError(
@@ -174,12 +174,12 @@ def _plan(model: Model, series: Series, windows: Any, start: Mode, key: Array) -
         return _Plan(sample, own, own and reference_windows(own), math.nan)
     # On windows as short as they may get: in longer ones a buffer leaves a smaller error.
     short = sample
-    if model.regimes is None:
+    if model.is_exact:
         short = dataclasses.replace(sample, length=min(_LENGTHS[0], longest))
     reference = reference_windows(short)
     buffer, error = choose(model, series, reference, start.coords, start.metric, key)
     sample = taken = dataclasses.replace(sample, buffer=buffer)
-    if model.regimes is None:
+    if model.is_exact:
         length = int(np.clip(_BUFFERS * buffer, *_LENGTHS))
         taken = dataclasses.replace(sample, length=min(length, longest))
     return _Plan(sample, taken, reference, error)
