@@ -353,8 +353,7 @@ def estimated_score(
     """
     values = series.resident()
     every, _ = tile(series.lengths, model.num_lags, max(series.lengths), 0)
-    missing = model.missing_kind(series.missing)
-    missing = "rows" if missing == "none" else missing
+    kind = model.missing_kind(series.missing)
     size = np.ceil(np.log2(np.asarray(every.length))).astype(int)
     total = 0.0
     for exponent in np.unique(size):
@@ -365,9 +364,9 @@ def estimated_score(
             continue
         pad = bool(every.length[which].min() < rows)
         batch = gather(values, drawn, rows, num_lags=model.num_lags, windows=None, pad=pad)
-        kind: Missing = model.missing_kind(series.missing) if not pad else missing
+        missing: Missing = "rows" if pad and kind == "none" else kind
         scores = _estimate(
-            model, jax.random.fold_in(key, exponent), coords, batch, kind, num_particles, horizon
+            model, jax.random.fold_in(key, exponent), coords, batch, missing, num_particles, horizon
         )
         total += float(scores.sum())
     return total
