@@ -214,6 +214,20 @@ def test_stationary_start_says_when_there_is_none():
         assert np.isfinite(sj.log_likelihood(model, unstable, y))
 
 
+def test_more_states_than_columns_are_sampled_by_gibbs():
+    """No metric could be measured along a change of basis: gradient steps diverged."""
+    model = sj.LGSSM(2, 1)
+    turn = np.array([[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]])
+    params = {"A": 0.95 * turn, "Q": 0.1 * np.eye(2), "R": np.array([[0.1]])}
+    y = model.simulate({**params, "C": np.array([[1.0, 0.0]])}, 400, seed=0)[1]
+    few = {"num_samples": 40, "num_chains": 1, "num_warmup": 100, "progress": False}
+    with pytest.warns(UserWarning, match="state_dim=2 is more than the 1 columns"):
+        fit = sj.sample(model, y, **few)
+    assert fit.choices["sampler"] == "Gibbs"
+    roots = np.linalg.eigvals(fit.posterior["A"].to_numpy()[0])
+    assert abs(np.abs(np.angle(roots)).mean() - 0.3) < 0.1
+
+
 @pytest.mark.parametrize("roots", [(0.998, 0.99), (0.999, 0.99)])
 def test_wide_stationary_laws_are_taken_as_they_are(roots):
     """A smooth trend: the law of its level is millions of times as wide as what moves it."""

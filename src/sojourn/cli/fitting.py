@@ -30,7 +30,10 @@ def fit(
         Path | None, typer.Option("--out", "-o", help="New directory for the run.")
     ] = None,
     states: Annotated[int, typer.Option(min=1, help="Discrete states, of hmm, arhmm, slds.")] = 2,
-    state_dim: Annotated[int, typer.Option(min=1, help="Size of x, of lgssm and slds.")] = 2,
+    state_dim: Annotated[
+        int | None,
+        typer.Option(min=1, help="Size of x, of lgssm and slds; 2, or 1 for one column."),
+    ] = None,
     lags: Annotated[int, typer.Option(min=1, help="Rows that an arhmm regresses on.")] = 1,
     column: options.Columns = None,
     sequence: options.Sequence = None,
@@ -157,9 +160,10 @@ def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
     print(f"{chains} chains of {draws} draws in {run}; next: sojourn report {run}")
 
 
-def _model(name: str, dim: int, states: int, state_dim: int, lags: int) -> Any:
+def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -> Any:
     from sojourn.models import ARHMM, LGSSM, SLDS, GaussianHMM
 
+    state_dim = min(2, dim) if state_dim is None else state_dim
     makers = {
         "hmm": lambda: GaussianHMM(states, dim),
         "arhmm": lambda: ARHMM(states, dim, num_lags=lags),

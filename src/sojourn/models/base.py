@@ -132,6 +132,11 @@ class Model(abc.ABC):
         return True
 
     @property
+    def is_identified(self) -> bool:
+        """Whether parameters that are near each other have different laws of the rows."""
+        return True
+
+    @property
     def discrete_part(self) -> "Model | None":
         """A model of the continuous states as data, for models that draw discrete states given these.
 

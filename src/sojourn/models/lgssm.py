@@ -477,6 +477,11 @@ class LGSSM(Model):
         return self.initial != "stationary"
 
     @property
+    def is_identified(self) -> bool:
+        """With more states than columns, or C free, another basis of x leaves the rows as they are."""
+        return self.state_dim <= self.emission_dim and self.emission_matrix != "free"
+
+    @property
     def noise(self) -> tuple[str, int]:
         return "normal", self.state_dim
 

@@ -228,6 +228,10 @@ class SLDS(Model):
             "Q": ("state", *dims["Q"]),
         }
 
+    @property
+    def is_identified(self) -> bool:
+        return self.linear.is_identified
+
     def check_params(self, params: Params) -> dict[str, Array]:
         checked = super().check_params(params)
         if self.emission_matrix == "identified" and "C" in checked:

@@ -35,10 +35,10 @@ from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
 
-# Sweeps of Gibbs before the first draw and between draws; more where discrete and continuous states are
-# drawn in turn, so that neighbouring sweeps are much alike.
+# Sweeps of Gibbs before the first draw and between draws; more where neighbouring sweeps are much alike:
+# discrete and continuous states drawn in turn, parameters that are not identified.
 _GIBBS_LENGTHS = (200, 1)
-_ALTERNATING_LENGTHS = (500, 5)
+_SLOW_LENGTHS = (500, 5)
 
 
 class DivergenceError(RuntimeError):
@@ -83,7 +83,7 @@ def sample(
             means missing.
         sampler: `SGRLD()`, `SGLD()`, `SGHMC()`, `SGNHT()`, `Gibbs()`. If none is given, `SGRLD()`, or
             `SGHMC()` with little friction where all rows are used and the posterior is far from a
-            Gaussian; for an SLDS in memory, `Gibbs()`.
+            Gaussian; `Gibbs()` for an SLDS, and a linear model that is not identified, in memory.
         windows: Windows that gradients are estimated from; `Windows.full()` for all rows at every
             step. "auto" takes all rows of short series and chooses the buffer for long ones.
         num_samples: Draws kept per chain.
@@ -121,6 +121,7 @@ def sample(
     outer = model.scaled_to(series)
     if model.units is None:
         _warn_of_location(outer, series)
+    _warn_of_basis(outer)
     if isinstance(init, Mapping):
         outer.to_coords(init)  # what is wrong with it is said before a directory is made
     if out is None:
@@ -227,18 +228,23 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
 
 
 def _with_sampler(settings: Settings, model: Model, series: Series) -> Settings:
-    """Return settings with `Gibbs` where none is asked for and gradients are Monte Carlo averages.
+    """Return settings with `Gibbs` where none is asked for and gradients do not serve.
 
-    On all rows such a gradient costs many sweeps, and its sweeps begin anew at every step, which leaves
-    an error that grows as √T beside the posterior's spread; Gibbs goes on from its last states. Windows
+    A gradient of Monte Carlo averages costs, on all rows, many sweeps, which begin anew at every step:
+    that leaves an error that grows as √T beside the posterior's spread, where Gibbs goes on from its
+    last states. Where parameters are not identified there is no mode to measure a metric at. Windows
     that are asked for, and rows that are not in memory, are for gradients.
     """
     on_all_rows = settings.windows == "auto" and not series.streams
-    if settings.sampler is not None or model.is_exact or not on_all_rows:
+    if settings.sampler is not None or settings.control_variate is True or not on_all_rows:
         return settings
-    if settings.control_variate is True:
+    if _gradients_serve(model) or not model.is_conjugate:
         return settings
     return dataclasses.replace(settings, sampler=Gibbs())
+
+
+def _gradients_serve(model: Model) -> bool:
+    return model.is_exact and model.is_identified
 
 
 def _prepare(
@@ -247,7 +253,7 @@ def _prepare(
     sampler, num_warmup, thin = settings.sampler, settings.num_warmup, settings.thin
     if isinstance(sampler, Gibbs):
         metric, tuned = place(model, series, center).metric, None
-        auto = _GIBBS_LENGTHS if model.is_exact else _ALTERNATING_LENGTHS
+        auto = _GIBBS_LENGTHS if _gradients_serve(model) else _SLOW_LENGTHS
         warmup = auto[0] if num_warmup == "auto" else int(num_warmup)
         every = auto[1] if thin == "auto" else int(thin)
         choices: dict[str, Any] = {}
@@ -319,6 +325,18 @@ def _warn_of_location(model: Model, series: Series) -> None:
             f"{_FAR} scales from zero: subtract it from the data",
             depth=3,  # `sample`, what wraps it, the user
         )
+
+
+def _warn_of_basis(model: Model) -> None:
+    """Warn where the default of C does not keep the basis of x from changing."""
+    if model.is_identified or getattr(model, "emission_matrix", None) != "identified":
+        return
+    n, m = model.param_shapes["A"][-1], model.emission_dim
+    _warn(
+        f"state_dim={n} is more than the {m} columns of the data: A and Q are known up to a change of "
+        "basis of x, and their draws mix slowly; predictions and eigenvalues of A do not depend on it",
+        depth=3,  # `sample`, what wraps it, the user
+    )
 
 
 def _warn_of_versions(run: Run) -> None:
