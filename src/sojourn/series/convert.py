@@ -40,7 +40,7 @@ def from_memory(
     if isinstance(data, list | tuple) and any(_is_several(x) for x in data):
         unframed = [_unframe(x, columns or _reordered(x, expected), None) for x in data]
         found = list(dict.fromkeys(own for _, own, _ in unframed if own is not None))
-        if not any(is_frame(x) or is_dataset(x) or np.ndim(x) > 1 for x in data):
+        if not any(is_frame(x) or is_dataset(x) or getattr(x, "ndim", 1) > 1 for x in data):
             found = found if len(found) == 1 else []  # columns of one frame, as several series
         if len(found) > 1:
             raise ValueError(f"all series must have the same columns; got {found[0]}, {found[1]}")
