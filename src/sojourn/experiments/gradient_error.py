@@ -1,7 +1,6 @@
 """Error of buffered gradients against subsequence length and buffer, with rates beside the theory's."""
 
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import xarray
 from matplotlib.figure import Figure
 
 import sojourn as sj
+from sojourn._cores import num_cores
 from sojourn.experiments._session import Session
 from sojourn.synthetic import (
     alternating_rotations,
@@ -62,7 +62,7 @@ def run(session: Session) -> None:
         curves.append(long)
         _draw(case, errors["norm"], row)
         session.say(f"{case.title}: error × {rates[-1]['measured_rate']:.3f} per row of buffer")
-        # What is known so far, should it be stopped: all of it takes an hour at paper scale.
+        # What is known so far, should it be stopped: at paper scale all of it takes long.
         session.table("rates", pandas.DataFrame(rates))
         session.rows("errors", pandas.concat(curves))
         session.figure("errors", figure)
@@ -81,7 +81,7 @@ def _measure(case: _Case, num_sets: int, num_rows: int, session: Session) -> xar
         return sj.gradient_error(model, truth, y, lengths, buffers, **how)
 
     first = measure(0)  # compiles for all
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         found = [first, *pool.map(measure, range(1, num_sets))]
     return xarray.concat(found, dim="data_set")
 
