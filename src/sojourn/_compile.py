@@ -7,14 +7,20 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+# For programs that run a few times: they compile in half the time, and run in up to twice.
+_QUICK = (("xla_cpu_use_fusion_emitters", False), ("xla_backend_optimization_level", 1))
 
-def compiled(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def compiled(
+    *, quick: bool = False, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function whose first argument, a model or what has one, is static.
 
     Models name options of the compiler where its own choice costs them time. JAX takes options for whole
     programs alone: a function called within another program is compiled as that one is.
 
     Args:
+        quick: Whether compiling takes longer than running, so that less is optimised.
         **settings: As of `jax.jit`.
     """
 
@@ -26,8 +32,9 @@ def compiled(**settings: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         @functools.wraps(function)
         def call(first: Any, *args: Any, **kwargs: Any) -> Any:
             within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-            options = () if within else getattr(first, "model", first).compiler_options
-            return program(options)(first, *args, **kwargs)
+            options = dict(_QUICK if quick else ())
+            options |= dict(getattr(first, "model", first).compiler_options)
+            return program(() if within else tuple(options.items()))(first, *args, **kwargs)
 
         return call
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Cut, Edges, Missing, Seam
@@ -468,7 +469,7 @@ def _prior_gradient(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
     return jax.grad(model.log_prior)(coords)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def prior_draw(model: Model, key: Array, empty: Mapping[str, Any]) -> dict[str, Array]:
     """Draw coordinates from the prior; `empty` are the statistics of no rows.
 

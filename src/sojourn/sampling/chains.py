@@ -20,11 +20,11 @@ from sojourn._progress import Progress
 from sojourn.dynamics import Decay, Metric, Sampler, State
 from sojourn.gibbs import make_sweep
 from sojourn.gradients import Estimator, Source, fetched
-from sojourn.models.base import Coords, Model
+from sojourn.models.base import Model
 from sojourn.runs import Arrays, Checkpoint
 from sojourn.sampling.traces import Chain, Diverged, Stopped, Trace, join
 from sojourn.series import Series
-from sojourn.tuning import Tuned, Watch, disperse, log_posterior
+from sojourn.tuning import Tuned, Watch, disperse, log_posteriors
 
 # Pieces that a run is cut into; after each, Python looks at the chain once and what it drew is kept.
 _CHUNKS = 20
@@ -122,7 +122,8 @@ class LangevinChain:
                 tame = 1.0
             at = at._replace(coords=state.coords, memory=state.memory, warmed=chunk + 1)
             trace.store.warm(at)
-            self.bar.advance(size, self._log_posterior(at.coords))
+            lp = self._log_posteriors(drawn, np.zeros(1, int))
+            self.bar.advance(size, float(lp[0]))
         return at
 
     def _draw(
@@ -182,11 +183,9 @@ class LangevinChain:
         self, at: Checkpoint, drawn: Mapping[str, np.ndarray], count: int, size: int
     ) -> dict[str, np.ndarray]:
         """Return what goes with each of `size` draws, taken from `at` on."""
-        lp, lps = at.lp, np.empty(size)
-        for n in range(size):
-            if (count + n) % _LP_EVERY == 0:
-                lp = self._log_posterior({name: jnp.asarray(u[n]) for name, u in drawn.items()})
-            lps[n] = lp
+        every = np.arange(-count % _LP_EVERY, size, _LP_EVERY)
+        known = np.concatenate([[at.lp], self._log_posteriors(drawn, every)])
+        lps = known[np.searchsorted(every, np.arange(size), side="right")]
         scale = np.ones(size)
         if self._decay is not None:
             taken = jnp.asarray(at.step + self.thin * (1 + np.arange(size)) - 1)
@@ -197,9 +196,15 @@ class LangevinChain:
             found["buffer_error"] = np.full(size, at.buffer_error)
         return found
 
-    def _log_posterior(self, coords: Coords) -> float:
+    def _log_posteriors(self, drawn: Mapping[str, Any], which: np.ndarray) -> np.ndarray:
+        """Return the log-posterior at some draws, at most every `_LP_EVERY`-th of a piece."""
         key = jax.random.key(0)  # the same windows for all chains, so that they can be compared
-        return float(log_posterior(self.tuned.estimator, self.tuned.source, key, coords))
+        size = -(-self._capacity // _LP_EVERY)
+        padded = np.resize(which, size) if len(which) else np.zeros(size, int)
+        places = {name: jnp.asarray(np.asarray(u)[padded]) for name, u in drawn.items()}
+        count = jnp.asarray(len(which))
+        found = log_posteriors(self.tuned.estimator, self.tuned.source, key, places, count)
+        return np.asarray(found)[: len(which)]
 
     def _to_params(self, drawn: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return _to_params(self.outer, self.tuned.estimator.model, drawn)

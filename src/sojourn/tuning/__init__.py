@@ -3,7 +3,7 @@
 from sojourn.tuning.buffers import TOLERANCE, BufferChoice, choose_buffer, gradient_error
 from sojourn.tuning.modes import place
 from sojourn.tuning.noise import disperse
-from sojourn.tuning.starts import find_start, log_posterior
+from sojourn.tuning.starts import find_start, log_posteriors
 from sojourn.tuning.tuning import Tuned, tune
 from sojourn.tuning.watching import Watch
 
@@ -16,7 +16,7 @@ __all__ = [
     "disperse",
     "find_start",
     "gradient_error",
-    "log_posterior",
+    "log_posteriors",
     "place",
     "tune",
 ]

@@ -21,7 +21,7 @@ from sojourn.series import Series, Windows
 from sojourn.tuning.whitening import cut, whiten_all, whitened, window_gradients
 
 
-@compiled(static_argnums=(0, 1))
+@compiled(static_argnums=(0, 1), quick=True)
 def _window_bounds(
     estimator: Estimator,
     sampler: Sampler,

@@ -359,7 +359,7 @@ def _metric(model: Model, series: Series, coords: Coords, key: Array) -> Metric:
     return _metric_at(estimator, source, key, coords, T)
 
 
-@compiled(static_argnums=(0, 4))
+@compiled(static_argnums=(0, 4), quick=True)
 def _metric_at(
     estimator: Estimator, source: Source, key: Array, coords: Coords, T: float
 ) -> Metric:

@@ -9,7 +9,6 @@ recursion, on windows that stay the same, so that their sampling noise cancels. 
 posterior's covariance in r, as far as that is Gaussian.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -52,7 +51,7 @@ class Curvature(NamedTuple):
         return step, float(gradient @ step)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
+@compiled(static_argnums=(0, 3), quick=True)
 def complete_root(
     model: Model, coords: Coords, pilots: Mapping[str, Pilot], names: tuple[str, ...], T: Any
 ) -> dict[str, Array]:
@@ -80,7 +79,7 @@ def complete_root(
     return {n: columns[n].reshape(flat.size, -1).T for n in like}
 
 
-@compiled(static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def pulled(
     estimator: Estimator, source: Source, key: Array, root: Mapping[str, Array], coords: Coords
 ) -> Array:
@@ -89,7 +88,7 @@ def pulled(
     return pull(root, posterior_gradient(estimator.model, coords, statistics))
 
 
-@compiled(static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def _differences(
     estimator: Estimator, source: Source, key: Array, coords: Coords, root: Mapping[str, Array]
 ) -> Array:
@@ -150,7 +149,7 @@ def information(one: np.ndarray, other: np.ndarray, length: int, T: float) -> np
     return (W * K + d * np.eye(d)) / (W + d)
 
 
-@compiled(static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def _window_scores(
     estimator: Estimator,
     source: Source,
@@ -165,7 +164,7 @@ def _window_scores(
     return jax.vmap(lambda one: pull(root, gradient(coords, one)))(statistics)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def _prior_curvature(model: Model, coords: Coords, root: Mapping[str, Array]) -> Array:
     log_prior = lambda r: model.log_prior(push(coords, root, r))  # noqa: E731
     return -jax.hessian(log_prior)(jnp.zeros(dimension(root)))

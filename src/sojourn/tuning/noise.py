@@ -1,13 +1,13 @@
 """How noisy gradients are where chains go."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sojourn._compile import compiled
 from sojourn.dynamics import Metric, Sampler, dimension, own_blocks, push
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Coords, Model
@@ -72,7 +72,7 @@ def monte_carlo_noise(
     return np.cov(white, rowvar=False).reshape(white.shape[1], -1) / float(metric.num_rows)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def disperse(
     model: Model,
     center: Coords,

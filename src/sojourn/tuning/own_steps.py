@@ -12,7 +12,6 @@ whose stationary variance, with a share Î» of the information observed, is (2 âˆ
 should be. Blocks move at once, so that this holds of all of them together.
 """
 
-import functools
 from collections.abc import Mapping
 
 import jax
@@ -22,6 +21,7 @@ import numpy as np
 from jax import Array
 from scipy.linalg import solve_discrete_lyapunov
 
+from sojourn._compile import compiled
 from sojourn.dynamics import OWN_ERROR, Metric, Shape, dimension, own_blocks, push
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Coords, Model
@@ -88,7 +88,7 @@ def _joined(metric: Metric, own: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def _slopes(model: Model, coords: Coords, root: Mapping[str, Array]) -> Array:
     """Return the derivatives of all parameters along the columns of the root."""
 

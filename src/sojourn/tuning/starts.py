@@ -58,7 +58,14 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
     return _log_posterior(estimator, fetch(estimator, source, key), key, coords)
 
 
-@compiled(static_argnums=0)
+def log_posteriors(
+    estimator: Estimator, source: Source, key: Array, places: Coords, count: Any
+) -> Array:
+    """Return the log-posterior at the first `count` of several places, all from the same windows."""
+    return _log_posteriors(estimator, fetch(estimator, source, key), key, places, count)
+
+
+@compiled(static_argnums=0, quick=True)
 def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
     model = estimator.model
 
@@ -72,6 +79,18 @@ def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coo
     else:
         total = score(estimator.batch(source, key))
     return total + model.log_prior(coords)
+
+
+@compiled(static_argnums=0, quick=True)
+def _log_posteriors(
+    estimator: Estimator, source: Source, key: Array, places: Coords, count: Any
+) -> Array:
+    def one(n: Array, found: Array) -> Array:
+        coords = jax.tree.map(lambda u: u[n], dict(places))
+        return found.at[n].set(_log_posterior(estimator, source, key, coords))
+
+    size = len(jax.tree.leaves(dict(places))[0])
+    return jax.lax.fori_loop(0, count, one, jnp.zeros(size))
 
 
 def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
@@ -93,7 +112,7 @@ def _em(
     return found
 
 
-@compiled(static_argnums=0)
+@compiled(static_argnums=0, quick=True)
 def _em_steps(
     estimator: Estimator,
     source: Source,

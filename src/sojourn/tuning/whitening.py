@@ -58,7 +58,7 @@ def window_gradients(
     return _window_gradients(estimator, sampler, source, key, coords, metric, buffer)
 
 
-@compiled(static_argnums=(0, 1))
+@compiled(static_argnums=(0, 1), quick=True)
 def _window_gradients(
     estimator: Estimator,
     sampler: Sampler,
