@@ -23,6 +23,7 @@ from sojourn.results import diagnose, largest_block
 from sojourn.runs import runs
 from sojourn.runs.records import decode, encode
 from sojourn.sampling import chains, traces
+from sojourn.synthetic import reversed_cycles
 from sojourn.tuning import steps, tuning
 from sojourn.tuning.buffers import TOLERANCE
 
@@ -125,6 +126,17 @@ def test_slopes_of_a_control_variate_are_kept(tmp_path, monkeypatch):
     sj.sample(MODEL, y, num_samples=3, out=tmp_path / "run", **SETTINGS)
     with np.load(tmp_path / "run" / "tuned.npz") as kept:
         assert any(name.startswith("control/slopes/") for name in kept)
+    assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
+
+
+def test_chances_of_windows_are_kept(tmp_path):
+    """States that are clear but for few rows: windows are drawn by what they tell."""
+    model, params = reversed_cycles()
+    y = model.simulate(params, 20_000, seed=1)[1]
+    settings = {"num_chains": 2, "init": params, "progress": False}
+    whole = sj.sample(model, y, num_samples=8, **settings)
+    assert whole.choices["chances"] == "by influence"
+    sj.sample(model, y, num_samples=3, out=tmp_path / "run", **settings)
     assert same(sj.resume(tmp_path / "run", y, 8, progress=False), whole)
 
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 
 import sojourn as sj
-from sojourn.series import Series, Windows, draw, gather, layout, tile
+from sojourn.series import Chances, Series, Windows, draw, gather, layout, tile
 from sojourn.series import windows as windows_module
 from sojourn.series.windows import pick, place, window_rows
 
@@ -254,3 +254,29 @@ def test_length_up_to_the_longest_series_and_any_buffer():
     Windows(10, 1000).check(series, 2)
     with pytest.raises(ValueError, match=r"length=11 is longer than the longest series \(10 rows"):
         Windows(11).check(series, 2)
+
+
+def test_windows_drawn_by_chances_count_every_row_once_on_average():
+    """Blocks come as often as they should, and each weighs one over that."""
+    series = make_series((7, 3, 12), num_lags=2)
+    windows = Windows(4, buffer=1, batch=20_000, scheme="partition")
+    where = layout(series, 2, windows)
+    each = np.array([0.5, 0.1, 0.1, 0.02, 0.2, 0.08])
+    assert where.last_window[-1] == len(each)
+    drawn = draw(jax.random.key(0), where, windows, 6, Chances.of(each))
+    seen = drawn.sequence * 100 + drawn.start // 4
+    blocks, counts = np.unique(seen, return_counts=True)
+    assert list(blocks) == [0, 1, 100, 200, 201, 202]
+    assert scipy.stats.chisquare(counts, each * windows.batch).pvalue > 0.001
+    order = np.searchsorted(blocks, seen)
+    np.testing.assert_allclose(drawn.scale, 1 / (windows.batch * each[order]), rtol=1e-6)
+
+
+def test_a_number_rounded_up_to_the_sum_of_all_chances_draws_the_last_block(monkeypatch):
+    series = make_series((8,), num_lags=0)
+    windows = Windows(4, batch=3, scheme="partition")
+    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: np.ones(shape))
+    drawn = draw(
+        jax.random.key(0), layout(series, 0, windows), windows, 4, Chances.of(np.array([0.7, 0.3]))
+    )
+    np.testing.assert_array_equal(drawn.start, 4)

@@ -25,7 +25,7 @@ from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Missing
 from sojourn.models.base import Coords, Model, check_lags, check_model
 from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads, read_tiles
-from sojourn.series import Layout, Series, Windows, as_series, draw, gather, layout
+from sojourn.series import Chances, Layout, Series, Windows, as_series, draw, gather, layout
 from sojourn.series.prefetch import prefetched
 from sojourn.series.windows import read, weigh, window_rows
 
@@ -119,6 +119,7 @@ class Source(NamedTuple):
         center: Centre of the control variate, if any.
         given: Rows of the windows that will be drawn, read beforehand, (L + p, D, W); for several
             steps, one after the other, (n, L + p, D, W).
+        chances: How likely each window is drawn; all equally if None.
     """
 
     values: Array | Series
@@ -126,6 +127,7 @@ class Source(NamedTuple):
     tiles: Batch | None
     center: Center | None
     given: Array | None = None
+    chances: Chances | None = None
 
     def at(self, n: Any) -> "Source":
         """Return what the n-th of several steps reads."""
@@ -145,7 +147,7 @@ class Estimator:
     def batch(self, source: Source, key: Array) -> Batch:
         """Draw and gather the windows of one step."""
         assert source.where is not None
-        drawn = draw(key, source.where, self.windows, self.rows)
+        drawn = draw(key, source.where, self.windows, self.rows, source.chances)
         how = {"num_lags": self.model.num_lags, "windows": self.windows, "pad": self.pad}
         if source.given is not None:
             return weigh(source.given, drawn, **how)
@@ -200,7 +202,7 @@ def fetch(estimator: Estimator, source: Source, key: Array) -> Source:
     """Return a source that holds what `estimator.batch` reads with this key."""
     if not isinstance(source.values, Series):
         return source
-    origin = _origins(estimator, source.where, key[None])
+    origin = _origins(estimator, source.where, source.chances, key[None])
     return _given(estimator, source, source.values, np.asarray(origin)).at(0)
 
 
@@ -233,7 +235,7 @@ def fetched(
     @double
     def read_block(begin: int, end: int) -> Source:
         keys = _step_keys(key, begin, size, splits)
-        origin = np.asarray(_origins(estimator, source.where, keys))
+        origin = np.asarray(_origins(estimator, source.where, source.chances, keys))
         # Blocks have one size, so that they share one program; the last may end early.
         given = _given(estimator, source, series, origin[: end - begin])
         assert given.given is not None
@@ -256,10 +258,10 @@ def _step_keys(key: Array, begin: int, size: int, splits: int) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _origins(estimator: Estimator, where: Layout, keys: Array) -> Array:
+def _origins(estimator: Estimator, where: Layout, chances: Chances | None, keys: Array) -> Array:
     """Return the first row of each window drawn with each key, (n, W)."""
-    draw_one = functools.partial(draw, where=where, windows=estimator.windows, rows=estimator.rows)
-    return jax.vmap(lambda key: jnp.asarray(draw_one(key).origin))(keys)
+    how = (where, estimator.windows, estimator.rows, chances)
+    return jax.vmap(lambda key: jnp.asarray(draw(key, *how).origin))(keys)
 
 
 def _given(estimator: Estimator, source: Source, series: Series, origin: np.ndarray) -> Source:

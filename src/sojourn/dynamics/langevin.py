@@ -25,7 +25,7 @@ from sojourn.dynamics.base import (
 from sojourn.models.base import Coords, Model
 
 # Relative error of variances allowed from the splitting of steps in a constant metric.
-_SPLITTING_ERROR = 0.02
+_SPLITTING_ERROR = 0.04
 
 # That allowed where blocks move in their own metric.
 OWN_ERROR = 0.05
@@ -115,7 +115,7 @@ class SGRLD(_Langevin):
         return jnp.concatenate(white)
 
     def largest_step(self, model: Model, metric: Metric, shape: Shape) -> float:
-        """Return ε with errors of 2% from the splitting, of 5% where blocks have a metric of their own.
+        """Return ε with errors of 4% from the splitting, of 5% where blocks have a metric of their own.
 
         At most ε λ = 1, where draws follow each other almost independently.
         """

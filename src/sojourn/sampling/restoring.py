@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from sojourn._files import RunError, fill, flatten
@@ -15,7 +16,7 @@ from sojourn.models.base import Model
 from sojourn.passes import make_tiles
 from sojourn.runs import Run, decode, encode
 from sojourn.sampling.settings import Settings
-from sojourn.series import Series, as_series, reopen
+from sojourn.series import Chances, Series, as_series, reopen
 from sojourn.tuning import Tuned
 
 
@@ -110,6 +111,8 @@ def write_prepared(run: Run, prepared: Prepared) -> None:
         }
         if tuned.source.center is not None:
             arrays |= flatten("control", tuned.source.center)
+        if tuned.source.chances is not None:
+            arrays["chances"] = np.asarray(tuned.source.chances.each)
     run.write_tuned(facts, arrays)
 
 
@@ -139,6 +142,8 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             slopes = like if any(name.startswith("control/slopes/") for name in arrays) else {}
             control = fill("control", Center({}, like, slopes), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
+        if "chances" in arrays:
+            source = source._replace(chances=Chances.of(arrays["chances"]))
     tuned = Tuned(
         sampler=decode(facts["sampler"]),
         estimator=estimator,

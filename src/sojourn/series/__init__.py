@@ -2,9 +2,10 @@
 
 from sojourn.series.opening import as_series, open_series, reopen
 from sojourn.series.series import Series, suggestion
-from sojourn.series.windows import Drawn, Layout, Windows, draw, gather, layout, tile
+from sojourn.series.windows import Chances, Drawn, Layout, Windows, draw, gather, layout, tile
 
 __all__ = [
+    "Chances",
     "Drawn",
     "Layout",
     "Series",

@@ -75,6 +75,24 @@ class Layout(NamedTuple):
     last_window: Array
 
 
+class Chances(NamedTuple):
+    """How likely each block of a partition is drawn, where some tell more than others.
+
+    Rows of a block weigh one over how often it is expected in a batch, so that estimates stay unbiased.
+
+    Attributes:
+        each: Probability of each block, series by series.
+        up_to: Sum of those of a block and all before.
+    """
+
+    each: Array
+    up_to: Array
+
+    @classmethod
+    def of(cls, each: np.ndarray) -> "Chances":
+        return cls(jnp.asarray(each), jnp.asarray(np.cumsum(each)))
+
+
 class Drawn(NamedTuple):
     """Windows of a pass; arrays over windows.
 
@@ -108,8 +126,10 @@ def layout(series: Series, num_lags: int, windows: Windows) -> Layout:
     return Layout(jnp.asarray(offset), jnp.asarray(length), jnp.asarray(np.cumsum(count)))
 
 
-def draw(key: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
-    """Draw windows, each equally likely among all windows of all series.
+def draw(
+    key: Array, where: Layout, windows: Windows, rows: int, chances: Chances | None = None
+) -> Drawn:
+    """Draw windows, each equally likely among all windows of all series unless told otherwise.
 
     The rows that count depend on `key` alone, not on the buffer.
 
@@ -118,8 +138,15 @@ def draw(key: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
         where: Layout of the series for these windows.
         windows: Length, buffer, batch and scheme.
         rows: Rows L of a window, buffers included.
+        chances: How likely each block of a partition is drawn.
     """
-    return place(pick(key, where, windows), where, windows, rows)
+    if chances is None:
+        return place(pick(key, where, windows), where, windows, rows)
+    at = jax.random.uniform(key, (windows.batch,)) * chances.up_to[-1]
+    # A number may be rounded up to the sum of all.
+    picked = jnp.searchsorted(chances.up_to, at, side="right").clip(max=len(chances.each) - 1)
+    drawn = place(picked, where, windows, rows)
+    return drawn._replace(scale=1 / (windows.batch * chances.each[picked]))
 
 
 def pick(key: Array, where: Layout, windows: Windows) -> Array:

@@ -1,6 +1,8 @@
 """How noisy gradients are where chains go."""
 
 import dataclasses
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +15,35 @@ from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Coords, Model
 from sojourn.tuning.whitening import full_gradient, window_gradients
 
-# Windows that noise is measured from.
-_NOISE_WINDOWS = 1024
+# Windows that noise is measured from, and the part of them that is compared with the rest.
+_NOISE_WINDOWS = 2048
+_FEW = 0.01
+
+
+class Noise(NamedTuple):
+    """Noise of a gradient.
+
+    Attributes:
+        covariance: Eᵀ Σ_g E / T of one step.
+        of_few: How much of the sum of squares a hundredth of the windows makes.
+    """
+
+    covariance: np.ndarray
+    of_few: float
+
+    @property
+    def largest(self) -> float:
+        """Largest variance in a direction."""
+        if not np.isfinite(self.covariance).all():
+            return math.inf
+        return float(np.linalg.eigvalsh(self.covariance)[-1]) if self.covariance.size else 0.0
+
+    def scaled(self, factor: float) -> "Noise":
+        """Return the noise of so many times fewer windows."""
+        return self._replace(covariance=self.covariance * factor)
+
+
+NO_NOISE = Noise(np.zeros((0, 0)), 0.0)
 
 # Full gradients that Monte Carlo noise is measured from.
 _NOISE_REPEATS = 40
@@ -28,8 +57,8 @@ def gradient_noise(
     metric: Metric,
     key: Array,
     spread: float = 1.0,
-) -> np.ndarray:
-    """Return Eᵀ Σ_g E / T of one step's gradient, measured where chains go.
+) -> Noise:
+    """Return the noise of one step's gradient, measured where chains go.
 
     A control variate is exact at its centre, so its noise must be measured away from it: at places
     with the spread of the posterior, or twice the complete-data one where only that is known; or with
@@ -51,7 +80,9 @@ def gradient_noise(
     count = len(deviations) - len(white)
     # The sum over W windows varies W times as much as one of them, each of which is over W.
     covariance = W * deviations.T @ deviations / count * (W / batch)
-    return covariance / float(metric.num_rows)
+    squares = np.sort(np.square(deviations).sum(1))
+    few = max(1, int(_FEW * len(squares)))
+    return Noise(covariance / float(metric.num_rows), squares[-few:].sum() / squares.sum())
 
 
 def monte_carlo_noise(
@@ -61,15 +92,16 @@ def monte_carlo_noise(
     center: Coords,
     metric: Metric,
     key: Array,
-) -> np.ndarray:
-    """Return Eᵀ Σ_g E / T of a full gradient whose expectations are Monte Carlo averages."""
+) -> Noise:
+    """Return the noise of a full gradient whose expectations are Monte Carlo averages."""
     white = np.stack(
         [
             np.asarray(full_gradient(estimator, sampler, source, k, center, metric))
             for k in jax.random.split(key, _NOISE_REPEATS)
         ]
     )
-    return np.cov(white, rowvar=False).reshape(white.shape[1], -1) / float(metric.num_rows)
+    covariance = np.cov(white, rowvar=False).reshape(white.shape[1], -1)
+    return Noise(covariance / float(metric.num_rows), 0.0)
 
 
 @compiled(static_argnums=0, quick=True)

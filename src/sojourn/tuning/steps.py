@@ -17,10 +17,11 @@ from jax.flatten_util import ravel_pytree
 from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, Shape, own_blocks
 from sojourn.gradients import Center, Estimator, Source, full, measure_slopes, windowed
 from sojourn.models.base import Model
-from sojourn.series import Series, Windows
+from sojourn.series import Chances, Series, Windows
 from sojourn.tuning.curvature import complete_root
+from sojourn.tuning.influence import influence
 from sojourn.tuning.modes import Mode
-from sojourn.tuning.noise import gradient_noise, monte_carlo_noise
+from sojourn.tuning.noise import NO_NOISE, Noise, gradient_noise, monte_carlo_noise
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
@@ -39,27 +40,26 @@ _MIN_BATCH = 16
 _MAX_BATCH = 4096
 _BEYOND = 2**40  # stands for more than there could be
 
+# Share of the noise that a hundredth of the windows makes from which on chances are worth a pass. Where
+# windows are equally noisy, in tens of directions, it is some 2%.
+_FEW_MAKE = 0.25
+
 # Steps within which slopes of a control variate pay back the passes that they take.
 _PAID_BACK = 1000
 
 
 class Steps(NamedTuple):
-    """An estimator, what it reads, and Eᵀ Σ_g E / T of its gradients' noise: typical, and far out."""
+    """An estimator, what it reads, and the noise of its gradients: typical, and far out."""
 
     estimator: Estimator
     source: Source
-    covariance: np.ndarray
-    far: np.ndarray
-
-    @property
-    def noise(self) -> float:
-        """Largest variance in a direction."""
-        return _largest(self.covariance)
+    noise: Noise
+    far: Noise
 
     def excess(self, sampler: Sampler, epsilon: float, allowed: float) -> float:
         """Return by how much noise is more than allowed, typically or far out, as a factor."""
-        share = sampler.noise_share(epsilon, self.noise) / allowed
-        return max(share, sampler.noise_share(epsilon, _largest(self.far)) / _FAR_EXCESS)
+        share = sampler.noise_share(epsilon, self.noise.largest) / allowed
+        return max(share, sampler.noise_share(epsilon, self.far.largest) / _FAR_EXCESS)
 
     @property
     def num_passes(self) -> int:
@@ -97,14 +97,10 @@ def from_windows(
     if control_variate is not False:
         sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
     found = [_measured(estimator, s, sampler, mode, key) for s in sources]
-    best = min(found, key=lambda steps: (not np.isfinite(steps.far).all(), steps.noise))
+    best = min(found, key=lambda steps: (not np.isfinite(steps.far.largest), steps.noise.largest))
+    if math.isfinite(limit):
+        best = _with_chances(best, series, sampler, mode, key)
     return _with_slopes(best, series, sampler, mode, key, limit)
-
-
-def _largest(covariance: np.ndarray) -> float:
-    if not np.isfinite(covariance).all():
-        return math.inf
-    return float(np.linalg.eigvalsh(covariance)[-1]) if covariance.size else 0.0
 
 
 def _measured(
@@ -113,8 +109,29 @@ def _measured(
     """Measure the noise where chains go and, of a control variate, twice as far out."""
     at = (estimator, sampler, source, mode.coords, mode.metric, key)
     typical = gradient_noise(*at)
-    far = np.zeros((0, 0)) if source.center is None else gradient_noise(*at, spread=2.0)
+    far = NO_NOISE if source.center is None else gradient_noise(*at, spread=2.0)
     return Steps(estimator, source, typical, far)
+
+
+def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
+    """Return steps that draw windows by what they tell, if a few make most of the noise."""
+    estimator, source = steps.estimator, steps.source
+    if source.center is None or steps.noise.of_few < _FEW_MAKE or sampler.step_size != "auto":
+        return steps
+    squares = influence(estimator, sampler, source, series, mode.coords, mode.metric, key)
+    if not np.isfinite(squares).all() or not squares.any():
+        return steps
+    share = np.sqrt(squares) / np.sqrt(squares).sum()
+    each = (share + 1 / len(share)) / 2
+    windows = dataclasses.replace(estimator.windows, scheme="partition")
+    estimator, other = windowed(estimator.model, series, windows)
+    source = other._replace(center=source.center, chances=Chances.of(each))
+    found = _measured(estimator, source, sampler, mode, key)
+    # What all windows leave in all directions together: those that noise is measured from may know of
+    # the rarest by chance alone.
+    known = (squares / each).sum() / (windows.batch * mode.metric.num_rows)
+    factor = max(1.0, known / np.trace(found.noise.covariance))
+    return found._replace(noise=found.noise.scaled(factor), far=found.far.scaled(factor))
 
 
 def _with_slopes(
@@ -168,16 +185,16 @@ def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool)
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
     share = windows.batch / batch
-    return Steps(estimator, steps.source, steps.covariance * share, steps.far * share)
+    return Steps(estimator, steps.source, steps.noise.scaled(share), steps.far.scaled(share))
 
 
 def from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
     """Return steps on all rows."""
     estimator, source = full(model, series, mode.tiles)
-    noise = np.zeros((0, 0))
+    noise = NO_NOISE
     if not model.is_exact:
         noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)
-    return Steps(estimator, source, noise, np.zeros((0, 0)))
+    return Steps(estimator, source, noise, NO_NOISE)
 
 
 def allowed_noise(model: Model, sampler: Sampler, mode: Mode, source: Source) -> float:

@@ -121,10 +121,12 @@ def tune(
         epsilon = step_size(sampler, model, mode, steps)
     if not np.isfinite(epsilon):
         raise ValueError(NOT_FINITE)
-    makes_up = makes_up_for_noise(model, sampler, mode.metric) and steps.covariance.size > 0
+    makes_up = makes_up_for_noise(model, sampler, mode.metric) and steps.noise.covariance.size > 0
     metric = mode.metric
     if makes_up:
-        metric = metric._replace(noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.covariance))))
+        metric = metric._replace(
+            noise=tuple(map(jnp.asarray, np.linalg.eigh(steps.noise.covariance)))
+        )
     choices = _describe_windows(model, series, plan, steps, mode, start.metric, key_buffer)
     choices |= {
         "control_variate": steps.source.center is not None,
@@ -133,7 +135,7 @@ def tune(
         "discretisation": _rounded(
             sampler.discretisation(model, mode.metric, shape_for(sampler, model, mode), epsilon)
         ),
-        "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise)),
+        "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise.largest)),
         "noise_made_up_for": makes_up,
     }
     return Tuned(
@@ -204,12 +206,13 @@ def _describe_windows(
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
             found["buffer_bias"] = _rounded(bias)
     found["buffer_error"] = _rounded(error)
-    return found | {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
+    found |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
+    return found | ({} if steps.source.chances is None else {"chances": "by influence"})
 
 
 def _can_turn(model: Model, mode: Mode, steps: Steps) -> bool:
     """Whether momentum can be kept: gradients are exact, and all blocks move in a constant metric."""
-    return not steps.covariance.size and not own_blocks(model, mode.metric)
+    return not steps.noise.covariance.size and not own_blocks(model, mode.metric)
 
 
 def _describe_metric(model: Model, sampler: Sampler, mode: Mode) -> str:

@@ -58,4 +58,5 @@ class Watch:
             return self.estimator, self.source
         longer = dataclasses.replace(windows, buffer=buffer)
         estimator, source = windowed(self.estimator.model, self.series, longer)
-        return estimator, source._replace(center=self.source.center)
+        own = self.source
+        return estimator, source._replace(center=own.center, chances=own.chances)
