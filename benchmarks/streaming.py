@@ -104,7 +104,7 @@ def _make(folder: Path, kind: str, block: np.ndarray, rows: int) -> Path:
         import zarr
 
         store = zarr.create_array(
-            path, shape=shape, dtype="f4", chunks=(4096, 2), shards=(4096 * 256, 2)
+            path, shape=shape, dtype="f4", chunks=(1024, 2), shards=(1024 * 256, 2)
         )
     for start in range(0, rows, BLOCK):
         stop = min(start + BLOCK, rows)

@@ -136,12 +136,7 @@ def _run_groups(
     """
     count = tiles.count
     one, size = _group_runner(model, series, tiles, values, kernel)
-    result, seams = one(0)
-    if seams.gap > tolerance:
-        return None, seams.gap
     kept: Any = [None] * -(-count // size)
-    if by_row:
-        kept = np.empty((count, *result.shape[1:]), result.dtype)
 
     def keep(first: int, result: Any) -> None:
         if by_row:  # at once, so that the memory of a group serves the next
@@ -154,14 +149,22 @@ def _run_groups(
         keep(first, result)
         return seams
 
-    keep(0, result)
-    rest = range(size, count, size)
-    threads = min(num_cores(), len(rest))
-    if threads > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            every_seam = [seams, *pool.map(run_and_keep, rest)]
-    else:
-        every_seam = [seams, *map(run_and_keep, rest)]
+    firsts = range(0, count, size)
+    threads = min(num_cores(), len(firsts))
+    with ThreadPoolExecutor(threads) as pool:
+        at_once = [pool.submit(one, first) for first in firsts[:threads]]
+        result, seams = at_once[0].result()
+        if seams.gap > tolerance:
+            return None, seams.gap
+        if by_row:
+            kept = np.empty((count, *result.shape[1:]), result.dtype)
+        later = [pool.submit(run_and_keep, first) for first in firsts[threads:]]
+        every_seam = []
+        for first, future in zip(firsts, at_once, strict=False):
+            result, seams = future.result()
+            keep(first, result)
+            every_seam.append(seams)
+        every_seam += [future.result() for future in later]
     gap = _largest_gap(every_seam)
     return (kept if gap <= tolerance else None), gap
 
