@@ -43,6 +43,7 @@ _REASONS = {
     "buffer_error": "error that the buffer leaves, relative to the noise of a gradient",
     "batch": "windows drawn at each step; more lower the noise and cost time",
     "scheme": "how windows are drawn",
+    "chances": "which windows are drawn more often; equal if not named",
     "control_variate": "whether windows only estimate the change since a centre near the mode; taken "
     "where it lowers the noise",
     "metric": "the metric that steps are taken in",
