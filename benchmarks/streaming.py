@@ -31,6 +31,7 @@ from sojourn.tuning.modes import place
 
 RESIDENT_ROWS = 1_000_000
 BLOCK = 1_000_000
+CHUNK = 1024  # rows of a chunk of Zarr, all of which are decoded for a window
 WINDOWS = sj.Windows(length=200, buffer=16, batch=16)
 
 # Speed, as a share of that in memory, and bytes that are asked for.
@@ -91,25 +92,27 @@ class Memory:
 def _make(folder: Path, kind: str, block: np.ndarray, rows: int) -> Path:
     """Write the series, block by block."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{rows}.{kind}"
+    path = folder / (f"{rows}.npy" if kind == "npy" else f"{rows}-{CHUNK}.zarr")
     if path.exists():
         return path
+    begun = path.with_name(f"begun-{path.name}")
+    shutil.rmtree(begun, ignore_errors=True)
     shape = (rows, block.shape[1])
     needed = int(1.1 * rows * block[0].nbytes)
     if shutil.disk_usage(folder).free < needed:
         raise SystemExit(f"{folder} needs {needed / 1e9:.0f} GB; choose --folder or fewer --rows")
     if kind == "npy":
-        store: Any = np.lib.format.open_memmap(path, "w+", "f4", shape)
+        store: Any = np.lib.format.open_memmap(begun, "w+", "f4", shape)
     else:
         import zarr
 
         store = zarr.create_array(
-            path, shape=shape, dtype="f4", chunks=(1024, 2), shards=(1024 * 256, 2)
+            begun, shape=shape, dtype="f4", chunks=(CHUNK, 2), shards=(256 * CHUNK, 2)
         )
     for start in range(0, rows, BLOCK):
         stop = min(start + BLOCK, rows)
         store[start:stop] = block[: stop - start]
-    return path
+    return begun.rename(path)
 
 
 def _steps(

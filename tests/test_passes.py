@@ -1,11 +1,14 @@
 """Full passes on tiles equal a textbook pass, row by row, on models of every kind."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
 
 import sojourn as sj
 from oracles import regime_log_densities, textbook_pass
+from sojourn.batch import Edges
 from sojourn.gibbs import Sweep
 from sojourn.passes import passes
 from sojourn.passes import tiles as tiling
@@ -175,3 +178,24 @@ def test_viterbi_is_exact_where_survivors_meet_late(rng):
         assert gap <= passes.PATH_TOLERANCE
         lengths.append(np.diff(np.flatnonzero(np.diff(oracle[2]))).max(initial=0))
     assert max(lengths) > 64  # longer than the first buffers
+
+
+def test_a_pass_that_fails_ends_there(rng, monkeypatch):
+    """An error in one group is told at once, not behind all others."""
+    model = sj.GaussianHMM(num_states=2, emission_dim=2)
+    params = random_hmm(rng, 2)
+    series = sj.as_series(model.simulate(params, 20_000, seed=1)[1])
+    monkeypatch.setattr(tiling, "_GROUP", 8)
+    calls = []
+
+    def kernel(batch, *args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError("gone")
+        time.sleep(0.05)
+        nothing = np.zeros((2, batch.weight.shape[1]))
+        return nothing, Edges(*[nothing] * 4)
+
+    with pytest.raises(OSError, match="gone"):
+        passes.run(model.scaled_to(series), series, kernel)
+    assert len(calls) < 8

@@ -19,6 +19,7 @@ from sojourn.sampling import chains, sampling, traces
 from sojourn.synthetic import rotating_state
 from sojourn.tuning import modes, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
+from sojourn.tuning.noise import Noise
 from sojourn.tuning.steps import Steps
 
 QUICK = {"progress": False, "num_chains": 2}
@@ -415,8 +416,26 @@ def test_slopes_let_a_linear_model_do_with_few_windows():
 
 
 def test_noise_far_from_a_centre_limits_steps_too():
-    near, far = 0.01 * np.eye(2), 40.0 * np.eye(2)
+    near, far = (Noise(size * np.eye(2), 0.02) for size in (0.01, 40.0))
     quiet, heavy = (Steps(None, None, near, rest) for rest in (near, far))
     assert quiet.excess(sj.SGRLD(), 1.0, 0.05) < 1 < heavy.excess(sj.SGRLD(), 1.0, 0.05)
-    lost = Steps(None, None, near, np.full((2, 2), np.nan))
+    lost = Steps(None, None, near, Noise(np.full((2, 2), np.nan), 0.02))
     assert lost.excess(sj.SGRLD(), 1.0, 0.05) == np.inf
+    unseen = Steps(None, None, near, near, unseen=100.0)
+    assert unseen.excess(sj.SGRLD(), 1.0, 0.05) == pytest.approx(
+        100 * quiet.excess(sj.SGRLD(), 1.0, 0.05)
+    )
+
+
+def test_a_chain_lost_at_the_first_draw_of_a_piece_says_so():
+    y = np.random.default_rng(0).normal(size=(200, 1))
+    with pytest.raises(sj.DivergenceError, match="diverged"):
+        sj.sample(
+            sj.GaussianHMM(2, 1),
+            y,
+            sj.SGLD(step_size=1e300),
+            num_samples=20,
+            num_warmup=0,
+            thin=5,
+            **QUICK,
+        )

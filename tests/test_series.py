@@ -166,3 +166,11 @@ def test_a_column_that_varies_only_outside_the_sample_has_a_scale(monkeypatch):
     data[5] = 1.0
     _, scale = sj.as_series(data).location_scale()
     np.testing.assert_allclose(scale, data.std())
+
+
+def test_time_of_a_data_array_may_stand_anywhere(rng):
+    y = rng.normal(size=(30, 2))
+    turned = sj.as_series(xr.DataArray(y.T, dims=("channel", "time")))
+    np.testing.assert_array_equal(turned.to_numpy(), y)
+    several = xr.DataArray(rng.normal(size=(2, 3, 30)), dims=("time", "trial", "channel"))
+    assert sj.as_series(several).lengths == (2, 2, 2)

@@ -268,8 +268,14 @@ def test_windows_drawn_by_chances_count_every_row_once_on_average():
     blocks, counts = np.unique(seen, return_counts=True)
     assert list(blocks) == [0, 1, 100, 200, 201, 202]
     assert scipy.stats.chisquare(counts, each * windows.batch).pvalue > 0.001
-    order = np.searchsorted(blocks, seen)
-    np.testing.assert_allclose(drawn.scale, 1 / (windows.batch * each[order]), rtol=1e-6)
+    # What the windows of a block are expected to weigh: every row of it one.
+    batch = collect(series, drawn, 6, 2, windows)
+    for i, block in enumerate(blocks):
+        own = np.asarray(batch.weight)[:, seen == block]
+        np.testing.assert_allclose(own[own > 0] * windows.batch * each[i], 1.0, rtol=1e-6)
+        start = int(drawn.start[np.argmax(seen == block)])
+        rows = min(4, (7, 3, 12)[block // 100] - start)
+        assert ((own > 0).sum(0) == rows).all()
 
 
 def test_a_number_rounded_up_to_the_sum_of_all_chances_draws_the_last_block(monkeypatch):

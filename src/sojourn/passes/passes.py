@@ -152,19 +152,21 @@ def _run_groups(
     firsts = range(0, count, size)
     threads = min(num_cores(), len(firsts))
     with ThreadPoolExecutor(threads) as pool:
-        at_once = [pool.submit(one, first) for first in firsts[:threads]]
-        result, seams = at_once[0].result()
+        # The first alone often tells; where it does not, the other cores have not waited.
+        ahead = [pool.submit(one, first) for first in firsts[1:threads]]
+        result, seams = one(0)
         if seams.gap > tolerance:
             return None, seams.gap
         if by_row:
             kept = np.empty((count, *result.shape[1:]), result.dtype)
-        later = [pool.submit(run_and_keep, first) for first in firsts[threads:]]
-        every_seam = []
-        for first, future in zip(firsts, at_once, strict=False):
+        keep(0, result)
+        later = pool.map(run_and_keep, firsts[threads:])
+        every_seam = [seams]
+        for first, future in zip(firsts[1:threads], ahead, strict=True):
             result, seams = future.result()
             keep(first, result)
             every_seam.append(seams)
-        every_seam += [future.result() for future in later]
+        every_seam += later
     gap = _largest_gap(every_seam)
     return (kept if gap <= tolerance else None), gap
 

@@ -38,7 +38,7 @@ from sojourn.runs.draw_store import Arrays, DrawStore
 from sojourn.runs.records import decode
 
 # Version of the layout above; raised when older code could misread it.
-FORMAT = 1
+FORMAT = 2
 
 # Groups of the store of draws, by the names that ArviZ gives them.
 POSTERIOR, STATISTICS = "posterior", "sample_stats"

@@ -198,9 +198,10 @@ class LangevinChain:
 
     def _log_posteriors(self, drawn: Mapping[str, Any], which: np.ndarray) -> np.ndarray:
         """Return the log-posterior at some draws, at most every `_LP_EVERY`-th of a piece."""
+        if len(which) == 0:
+            return np.empty(0)
         key = jax.random.key(0)  # the same windows for all chains, so that they can be compared
-        size = -(-self._capacity // _LP_EVERY)
-        padded = np.resize(which, size) if len(which) else np.zeros(size, int)
+        padded = np.resize(which, -(-self._capacity // _LP_EVERY))
         places = {name: jnp.asarray(np.asarray(u)[padded]) for name, u in drawn.items()}
         count = jnp.asarray(len(which))
         found = log_posteriors(self.tuned.estimator, self.tuned.source, key, places, count)

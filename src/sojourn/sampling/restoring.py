@@ -143,7 +143,13 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             control = fill("control", Center({}, like, slopes), arrays)
             source = source._replace(center=jax.tree.map(jnp.asarray, control))
         if "chances" in arrays:
-            source = source._replace(chances=Chances.of(arrays["chances"]))
+            each = arrays["chances"]
+            assert source.where is not None
+            if each.shape != (int(source.where.last_window[-1]),) or not (each > 0).all():
+                raise RunError(
+                    f"{run.path / 'tuned.npz'} has chances of other windows: it is damaged"
+                )
+            source = source._replace(chances=Chances.of(each))
     tuned = Tuned(
         sampler=decode(facts["sampler"]),
         estimator=estimator,

@@ -297,10 +297,11 @@ def _report(
 
 def _counted(fit: Fit, num_chains: int) -> str:
     draws, chains = fit.posterior.sizes["draw"], fit.posterior["chain"].to_numpy()
+    counted = "1 draw" if draws == 1 else f"{draws} draws"
     if len(chains) == num_chains:
-        return f"{draws} draws per chain"
+        return f"{counted} per chain"
     each = "chain" if len(chains) == 1 else "each of chains"
-    return f"{draws} draws of {each} {', '.join(map(str, chains))}"
+    return f"{counted} of {each} {', '.join(map(str, chains))}"
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:

@@ -273,7 +273,13 @@ def _unframe(
 
 
 def _from_labelled(data: Any) -> tuple[Any, tuple[str, ...] | None]:
-    """Return the values of a DataArray of xarray, as sources if they are not in memory, and names."""
+    """Return the values of a DataArray of xarray, as sources if they are not in memory, and names.
+
+    A dimension named "time" is that of the rows, wherever it stands.
+    """
+    if "time" in data.dims and data.ndim in (2, 3):
+        *others, columns = (name for name in data.dims if name != "time")
+        data = data.transpose(*others, "time", columns)
     if getattr(data.variable, "_in_memory", False):
         return data.to_numpy(), _coordinate_names(data)
     sources = from_array(data, "data")

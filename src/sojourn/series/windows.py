@@ -68,7 +68,7 @@ class Windows:
 
 
 class Layout(NamedTuple):
-    """Where each series lies among the rows, and how many windows end in it; arrays over series."""
+    """Where each series lies among the rows, and how many windows there are up to its last."""
 
     offset: Array
     length: Array
@@ -103,8 +103,8 @@ class Drawn(NamedTuple):
         start: Index in its series of the first row that counts.
         stop: Index behind the last row that counts.
         length: Rows of the series.
-        scale: Number of windows or blocks there are, over the number drawn: numerator of the
-            weights.
+        scale: Number of windows or blocks there are, over the number drawn, or one over how often the
+            block is expected among them: numerator of the weights.
     """
 
     sequence: Indices
@@ -142,6 +142,7 @@ def draw(
     """
     if chances is None:
         return place(pick(key, where, windows), where, windows, rows)
+    assert windows.scheme == "partition"  # chances are those of blocks
     at = jax.random.uniform(key, (windows.batch,)) * chances.up_to[-1]
     # A number may be rounded up to the sum of all.
     picked = jnp.searchsorted(chances.up_to, at, side="right").clip(max=len(chances.each) - 1)

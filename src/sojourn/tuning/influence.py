@@ -27,8 +27,9 @@ from sojourn.tuning.whitening import whitened
 # Places around the mode that windows are compared at.
 _PLACES = 2
 
-# Windows that run together.
+# Windows that run together, and how many such groups one after the other in one call.
 _GROUP = 512
+_GROUPS = 16
 
 
 def influence(
@@ -56,17 +57,18 @@ def influence(
     places = [disperse(model, center, metric, k, 1.0, 2.0) for k in jax.random.split(key, _PLACES)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *places)
     every, _ = tile(series.lengths, model.num_lags, windows.length, windows.buffer)
-    count, cores = len(every.start), num_cores()
-    size = min(_GROUP, -(-count // cores))
-    share = -(-count // (size * cores))  # groups of a core
-    index = np.arange(cores * share * size).reshape(cores, share, size) % count
+    count = len(every.start)
+    size = min(_GROUP, count)
+    groups = min(_GROUPS, -(-count // size))
+    calls = -(-count // (size * groups))
+    index = np.arange(calls * groups * size).reshape(calls, groups, size) % count
 
     @double
     def squares(part: np.ndarray) -> np.ndarray:
         drawn = jax.tree.map(lambda x: jnp.asarray(x[part]), every)
-        return np.asarray(_squares(estimator, sampler, source, metric, key, stacked, drawn))
+        return np.asarray(_squares(estimator, sampler, source, metric, stacked, drawn))
 
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         found = list(pool.map(squares, index))
     return np.concatenate(found).ravel()[:count]
 
@@ -77,13 +79,13 @@ def _squares(
     sampler: Sampler,
     source: Source,
     metric: Metric,
-    key: Array,
     places: dict[str, Array],
     drawn: Drawn,
 ) -> Array:
     """Return squares of groups of windows, (groups, windows), averaged over places."""
     model, center, values = estimator.model, source.center, source.values
     assert center is not None and not isinstance(values, Series)
+    key = jax.random.key(0)  # control variates are of models without Monte Carlo averages
     how = {"num_lags": model.num_lags, "windows": None, "pad": estimator.pad}
 
     def of_group(drawn: Drawn) -> Array:

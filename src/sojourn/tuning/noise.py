@@ -19,6 +19,9 @@ from sojourn.tuning.whitening import full_gradient, window_gradients
 _NOISE_WINDOWS = 2048
 _FEW = 0.01
 
+# Full gradients that Monte Carlo noise is measured from.
+_NOISE_REPEATS = 40
+
 
 class Noise(NamedTuple):
     """Noise of a gradient.
@@ -44,9 +47,6 @@ class Noise(NamedTuple):
 
 
 NO_NOISE = Noise(np.zeros((0, 0)), 0.0)
-
-# Full gradients that Monte Carlo noise is measured from.
-_NOISE_REPEATS = 40
 
 
 def gradient_noise(
@@ -81,8 +81,9 @@ def gradient_noise(
     # The sum over W windows varies W times as much as one of them, each of which is over W.
     covariance = W * deviations.T @ deviations / count * (W / batch)
     squares = np.sort(np.square(deviations).sum(1))
-    few = max(1, int(_FEW * len(squares)))
-    return Noise(covariance / float(metric.num_rows), squares[-few:].sum() / squares.sum())
+    few, total = max(1, int(_FEW * len(squares))), squares.sum()
+    of_few = float(squares[-few:].sum() / total) if total > 0 else 0.0
+    return Noise(covariance / float(metric.num_rows), of_few)
 
 
 def monte_carlo_noise(

@@ -61,7 +61,11 @@ def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coor
 def log_posteriors(
     estimator: Estimator, source: Source, key: Array, places: Coords, count: Any
 ) -> Array:
-    """Return the log-posterior at the first `count` of several places, all from the same windows."""
+    """Return the log-posterior at the first `count` of several places, all from the same windows.
+
+    These are drawn with equal chances: others are made for what a control variate leaves.
+    """
+    source = source._replace(chances=None)
     return _log_posteriors(estimator, fetch(estimator, source, key), key, places, count)
 
 

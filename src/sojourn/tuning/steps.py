@@ -49,17 +49,32 @@ _PAID_BACK = 1000
 
 
 class Steps(NamedTuple):
-    """An estimator, what it reads, and the noise of its gradients: typical, and far out."""
+    """What steps read.
+
+    Attributes:
+        estimator: The estimator.
+        source: What it reads.
+        noise: Noise of its gradients, as measured.
+        far: The same far out.
+        unseen: Factor by which noise may be more than what was measured.
+    """
 
     estimator: Estimator
     source: Source
     noise: Noise
     far: Noise
+    unseen: float = 1.0
+
+    @property
+    def largest_noise(self) -> float:
+        """Largest variance in a direction."""
+        return self.unseen * self.noise.largest
 
     def excess(self, sampler: Sampler, epsilon: float, allowed: float) -> float:
         """Return by how much noise is more than allowed, typically or far out, as a factor."""
-        share = sampler.noise_share(epsilon, self.noise.largest) / allowed
-        return max(share, sampler.noise_share(epsilon, self.far.largest) / _FAR_EXCESS)
+        far = self.unseen * self.far.largest
+        share = sampler.noise_share(epsilon, self.largest_noise) / allowed
+        return max(share, sampler.noise_share(epsilon, far) / _FAR_EXCESS)
 
     @property
     def num_passes(self) -> int:
@@ -88,7 +103,8 @@ def from_windows(
         control_variate: Whether there is one; "auto" for the lower noise.
         mode: Its centre.
         key: Which windows are measured.
-        limit: Rows that a step would pass over if it took all.
+        limit: Rows that a step would pass over if it took all; infinite where it may not, as windows
+            are given, or rows are not in memory.
     """
     estimator, source = windowed(model, series, windows)
     sources = []
@@ -98,7 +114,8 @@ def from_windows(
         sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
     found = [_measured(estimator, s, sampler, mode, key) for s in sources]
     best = min(found, key=lambda steps: (not np.isfinite(steps.far.largest), steps.noise.largest))
-    if math.isfinite(limit):
+    may_choose = math.isfinite(limit)
+    if may_choose:
         best = _with_chances(best, series, sampler, mode, key)
     return _with_slopes(best, series, sampler, mode, key, limit)
 
@@ -114,12 +131,22 @@ def _measured(
 
 
 def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
-    """Return steps that draw windows by what they tell, if a few make most of the noise."""
+    """Return steps that draw windows by what they tell, if a few make most of the noise.
+
+    That is the case where more than the fewest windows of a step would be needed if all were equally
+    likely, and by a pass over all of them: those that noise is measured from may know of the rarest by
+    chance alone.
+    """
     estimator, source = steps.estimator, steps.source
     if source.center is None or steps.noise.of_few < _FEW_MAKE or sampler.step_size != "auto":
         return steps
     squares = influence(estimator, sampler, source, series, mode.coords, mode.metric, key)
-    if not np.isfinite(squares).all() or not squares.any():
+    T, allowed = mode.metric.num_rows, allowed_noise(estimator.model, sampler, mode, source)
+    if not np.isfinite(squares).all():
+        return steps
+    epsilon = largest_step(sampler, estimator.model, mode)
+    equal = len(squares) * squares.sum() / (_MIN_BATCH * T)
+    if sampler.noise_share(epsilon, equal) <= allowed:
         return steps
     share = np.sqrt(squares) / np.sqrt(squares).sum()
     each = (share + 1 / len(share)) / 2
@@ -127,11 +154,8 @@ def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, ke
     estimator, other = windowed(estimator.model, series, windows)
     source = other._replace(center=source.center, chances=Chances.of(each))
     found = _measured(estimator, source, sampler, mode, key)
-    # What all windows leave in all directions together: those that noise is measured from may know of
-    # the rarest by chance alone.
-    known = (squares / each).sum() / (windows.batch * mode.metric.num_rows)
-    factor = max(1.0, known / np.trace(found.noise.covariance))
-    return found._replace(noise=found.noise.scaled(factor), far=found.far.scaled(factor))
+    known = (squares / each).sum() / (windows.batch * T)  # in all directions together
+    return found._replace(unseen=max(1.0, known / np.trace(found.noise.covariance)))
 
 
 def _with_slopes(
@@ -151,6 +175,7 @@ def _with_slopes(
     if most < best:
         return steps
     quiet = _measured(estimator, source._replace(center=center), sampler, mode, key)
+    quiet = quiet._replace(unseen=steps.unseen)
     if most < _rows_for(quiet, sampler, mode):
         return steps
     slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
@@ -185,7 +210,8 @@ def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool)
     batch = min(batch, _MAX_BATCH)
     estimator = dataclasses.replace(estimator, windows=dataclasses.replace(windows, batch=batch))
     share = windows.batch / batch
-    return Steps(estimator, steps.source, steps.noise.scaled(share), steps.far.scaled(share))
+    noise, far = steps.noise.scaled(share), steps.far.scaled(share)
+    return steps._replace(estimator=estimator, noise=noise, far=far)
 
 
 def from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:

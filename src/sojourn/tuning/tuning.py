@@ -135,7 +135,7 @@ def tune(
         "discretisation": _rounded(
             sampler.discretisation(model, mode.metric, shape_for(sampler, model, mode), epsilon)
         ),
-        "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.noise.largest)),
+        "noise_fraction": _rounded(sampler.noise_share(epsilon, steps.largest_noise)),
         "noise_made_up_for": makes_up,
     }
     return Tuned(
