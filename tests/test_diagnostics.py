@@ -4,9 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+import xarray
 
 import sojourn as sj
 from sojourn.results import diagnose
+from sojourn.results.diagnostics import summarize
 from sojourn.synthetic import alternating_rotations
 
 SETTINGS = {"num_chains": 2, "progress": False, "seed": 0}
@@ -85,3 +87,16 @@ def test_samplers_with_momentum_agree_with_langevin(switching, sampler):
         assert float((shift / sd).max()) < 0.2
         ratio = fit.posterior[name].std(("chain", "draw")) / sd
         assert float(abs(ratio - 1).max()) < 0.15
+
+
+def test_entries_held_fixed_have_no_say():
+    """Brought to the user's units they vary in their last bit."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(4, 200, 2))
+    draws[..., 1] = 1 + np.where(draws[..., 1] > 0, 2.2e-16, 0)
+    posterior = xarray.Dataset({"C": (("chain", "draw", "row"), draws)}, {"row": ["a", "b"]})
+    table = summarize(posterior)
+    assert table.loc["C[b]", "sd"] == 0
+    checks = {check.name: check for check in diagnose(posterior, xarray.Dataset(), {})}
+    assert checks["ess"].value == table.loc["C[a]", "ess"] > 100
+    assert np.isfinite(checks["r_hat"].value)

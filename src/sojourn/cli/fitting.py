@@ -1,6 +1,8 @@
 """`sojourn fit`, `sojourn resume`."""
 
 import contextlib
+import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +11,7 @@ import typer
 
 from sojourn.cli import options
 from sojourn.cli.data import read, read_for, records, say
-from sojourn.results import Fit
+from sojourn.results import Fit, diagnose
 from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run
@@ -155,9 +157,24 @@ def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
     if as_json:
         say({"run": run, "choices": fit.choices, "summary": records(table)}, as_json=True)
         return
-    print(table.to_string(float_format=lambda value: f"{value:.4g}"))
+    print(_with_digits(table).to_string(float_format=lambda value: f"{value:.4g}"))
+    for check in diagnose(fit.posterior, fit.sample_stats, fit.choices):
+        if not check.ok:
+            print(f"warning: {check.say()}", file=sys.stderr)
     chains, draws = fit.posterior.sizes["chain"], fit.posterior.sizes["draw"]
     print(f"{chains} chains of {draws} draws in {run}; next: sojourn report {run}")
+
+
+def _with_digits(table: Any) -> Any:
+    """Return the table with means and intervals as texts, to two digits of the sd."""
+    shown = table.astype(object)
+    for label, sd in table["sd"].items():
+        digits = 1 - math.floor(math.log10(sd)) if sd > 0 else 0
+        for name in ("mean", *(n for n in table if n.startswith("eti_"))):
+            value = table.loc[label, name]
+            fixed = 0 <= digits <= 6 and abs(value) >= 1e-3
+            shown.loc[label, name] = f"{value:.{digits}f}" if fixed and sd > 0 else f"{value:.4g}"
+    return shown
 
 
 def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -> Any:

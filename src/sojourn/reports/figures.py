@@ -27,8 +27,8 @@ _PRIOR_DRAWS = 2000
 _ENTRIES = 8
 _POINTS = 2000
 
-# Transitions that are rarer are not drawn.
-_RARE = 0.01
+# Transitions that are a smaller part of those that leave a state are not drawn.
+_RARE = 0.02
 
 
 def plot_data(rows: np.ndarray, columns: tuple[str, ...], title: str) -> Figure:
@@ -107,7 +107,7 @@ def plot_transitions(matrix: np.ndarray) -> Figure:
     axis = figure.subplots()
     for i in range(K):
         for j in range(K):
-            if i == j or matrix[i, j] < _RARE:
+            if i == j or matrix[i, j] < _RARE * (1 - matrix[i, i]):
                 continue
             arrow = FancyArrowPatch(
                 tuple(places[i]),

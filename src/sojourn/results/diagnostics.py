@@ -21,6 +21,10 @@ _MEASURED = (
 )
 
 
+# Spread, relative to the mean, of entries that are held fixed and were brought to the user's units.
+_ROUNDING = 1e-13
+
+
 def summarize(posterior: "xarray.Dataset", prob: float = 0.94) -> "pandas.DataFrame":
     """Return a table with one row per parameter entry."""
     import pandas
@@ -34,13 +38,15 @@ def summarize(posterior: "xarray.Dataset", prob: float = 0.94) -> "pandas.DataFr
             low, high = np.quantile(entry, [tail, 1 - tail])
             ess = effective_sample_size(entry)
             sd = entry.std(ddof=1) if entry.size > 1 else np.nan
+            if sd < _ROUNDING * abs(entry.mean()):
+                sd, ess = 0.0, np.nan
             rows.append(
                 {
                     "mean": entry.mean(),
                     "sd": sd,
                     f"eti_{100 * tail:g}%": low,
                     f"eti_{100 * (1 - tail):g}%": high,
-                    "r_hat": r_hat(entry),
+                    "r_hat": r_hat(entry) if sd != 0 else np.nan,
                     "ess": ess,
                     "mcse": sd / np.sqrt(ess) if ess > 0 else np.nan,
                 }
