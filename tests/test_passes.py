@@ -180,6 +180,40 @@ def test_viterbi_is_exact_where_survivors_meet_late(rng):
     assert max(lengths) > 64  # longer than the first buffers
 
 
+@pytest.mark.parametrize("kind", ["hmm", "lgssm"])
+def test_sampled_states_of_short_series_have_the_smoothed_law(kind, x64):
+    """Series that are padded beside a longer one: their states, and none to do with each other."""
+    if kind == "hmm":
+        model = sj.GaussianHMM(num_states=2, emission_dim=1)
+        params = {
+            "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),
+            "means": np.array([[0.0], [1.0]]),
+            "covariances": np.ones((2, 1, 1)),
+        }
+    else:
+        model = sj.LGSSM(state_dim=1, emission_dim=1)
+        params = {"A": np.array([[0.9]]), "Q": np.array([[1.0]]), "R": np.array([[1.0]])}
+    lengths = (60, 4, 4, 3)
+    data = [model.simulate(params, T, seed=i)[1] for i, T in enumerate(lengths)]
+    sweep, coords = Sweep(model, sj.as_series(data)), model.to_coords(params)
+    keys = jax.random.split(jax.random.key(1), 3000)
+    drawn = np.stack([np.ravel(sweep.states(key, coords)[1]) for key in keys])
+    law = sj.smooth(model, params, data)
+    if kind == "hmm":
+        mean = law["probability"].to_numpy()[:, 1]
+        variance = mean * (1 - mean)
+    else:
+        mean, variance = law["x"].to_numpy()[:, 0], law["covariance"].to_numpy()[:, 0, 0]
+    centred = (drawn - mean) / np.sqrt(variance)
+    # Five standard errors; those of squares are at most 0.1 for the two states.
+    assert np.abs(centred.mean(0)).max() < 5 / np.sqrt(len(keys))
+    if kind == "lgssm":
+        assert np.abs(np.square(centred).mean(0) - 1).max() < 5 * np.sqrt(2 / len(keys))
+    which = np.repeat(np.arange(len(lengths)), lengths)
+    across = (centred.T @ centred / len(keys))[which[:, None] != which]
+    assert np.abs(across).max() < 5.5 / np.sqrt(len(keys))
+
+
 def test_a_pass_that_fails_ends_there(rng, monkeypatch):
     """An error in one group is told at once, not behind all others."""
     model = sj.GaussianHMM(num_states=2, emission_dim=2)

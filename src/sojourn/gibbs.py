@@ -21,7 +21,7 @@ from sojourn._compile import compiled
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
-from sojourn.passes import counted_rows, in_order, run, seam
+from sojourn.passes import counted_rows, in_order, pads, run, seam
 from sojourn.series import Drawn, Series
 
 
@@ -78,7 +78,8 @@ class Sweep:
         noise, key_rest = _noise(key, size, *self._model.noise)
 
         def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-            return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing)
+            pad = pads(self._model, self._series, batch.weight.shape[0])
+            return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing, pad)
 
         results, tiles, _ = run(
             self._model, self._series, kernel, values=self._values, buffer=self.buffer
@@ -174,7 +175,7 @@ def _start(
     return counted_rows(z, drawn, core), Edges(zero, zero, zero, zero)
 
 
-@compiled(static_argnums=(0, 6, 7))
+@compiled(static_argnums=(0, 6, 7, 8))
 def _sample(
     model: Model,
     key: Array,
@@ -184,15 +185,21 @@ def _sample(
     drawn: Drawn,
     core: int,
     missing: Missing,
+    pad: bool,
 ) -> tuple[Any, Edges]:
+    # Rows that count belong to one window alone: its start tells groups apart.
+    first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
+    key_states, key_padding = jax.random.split(jax.random.fold_in(key, first))
     place = drawn.origin + drawn.sequence
     steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
     picked = jnp.moveaxis(noise[jnp.minimum(place + steps, noise.shape[0] - 1)], -1, 1)
-    # Rows that count belong to one window alone: its start tells groups apart.
-    first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
-    key = jax.random.fold_in(key, first)
+    if pad:
+        # States behind the end of a series have numbers of their own, not those of the next series.
+        inside = drawn.shift + steps <= drawn.length
+        padding = _numbers(key_padding, picked.shape, model.noise[0])
+        picked = jnp.where(inside[:, None], picked, padding)
     (statistics, states), edges = model.window_samples(
-        key, coords, batch, picked, seam(drawn), missing
+        key_states, coords, batch, picked, seam(drawn), missing
     )
     return (statistics, counted_rows(states, drawn, core)), edges
 
@@ -211,8 +218,11 @@ def _split(key: Array, num: int) -> tuple[Array, ...]:
 def _noise(key: Array, size: int, kind: str, dim: int) -> tuple[Array, Array]:
     """Return numbers for all rows, (size, dim), and a key for the rest."""
     key_noise, key_rest = jax.random.split(key)
-    draw = jax.random.uniform if kind == "uniform" else jax.random.normal
-    return draw(key_noise, (size, dim)), key_rest
+    return _numbers(key_noise, (size, dim), kind), key_rest
+
+
+def _numbers(key: Array, shape: tuple[int, ...], kind: str) -> Array:
+    return (jax.random.uniform if kind == "uniform" else jax.random.normal)(key, shape)
 
 
 @jax.jit
