@@ -205,6 +205,13 @@ def test_fewer_distinct_rows_than_states(make, method):
     raises(ValueError, fragment, make(5, 1).initialize, data, method=method)
 
 
+def test_only_rows_that_were_looked_at_are_told_of():
+    """More rows than k-means looks at, of which the first and the last are alone distinct."""
+    data = np.r_[2.0, np.ones(100_000), 3.0]
+    fragment = "complete rows among 20000 that were looked at"
+    raises(ValueError, fragment, sj.GaussianHMM(5, 1).initialize, data)
+
+
 def test_no_row_is_complete_with_its_lags():
     data = np.where(np.arange(60) % 2, np.nan, np.arange(60.0))
     raises(ValueError, "0 distinct complete rows", sj.ARHMM(2, 1).initialize, data)
@@ -453,6 +460,12 @@ def test_gibbs_refuses_what_it_would_ignore():
 def test_all_rows_leave_nothing_to_a_control_variate():
     how = {"windows": sj.Windows.full(), "control_variate": True}
     raises(ValueError, "Windows.full() has no noise", sample, HMM, Y, **how)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_monte_carlo_averages_have_no_control_variate():
+    fragment = "a control variate needs exact statistics at its centre, which SLDS does not have"
+    raises(ValueError, fragment, sample, sj.SLDS(1, 1, 2), Y, control_variate=True)
 
 
 def test_unknown_methods_and_schemes():

@@ -10,6 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
+import sojourn as sj
 from sojourn._linalg import UNROLL
 from sojourn.blocks import (
     Emission,
@@ -558,3 +559,13 @@ def test_conjugate_draw_of_tiny_concentrations_is_not_the_centre():
     start = block.center(empty)
     drawn = np.asarray(jax.vmap(lambda k: block.draw(k, empty, start)[block.name])(keys))[..., 0]
     assert np.mean((drawn > 0.01) & (drawn < 0.99)) < 0.03
+
+
+def test_priors_in_any_units_are_positive_definite(rng):
+    """Columns of very different sizes: what counts are correlations."""
+    sizes = np.array([1.0, 1e5, 1e-6, 1e3])
+    for root in rng.normal(size=(20, 4, 4)):
+        scale = (root @ root.T + np.eye(4)) * np.outer(sizes, sizes)
+        assert len(sj.GaussianHMM(2, 4, scale=scale).blocks) == 2
+    with pytest.raises(ValueError, match="positive definite"):
+        _ = sj.GaussianHMM(2, 4, scale=scale - 1.5 * np.diag(np.diag(scale))).blocks

@@ -208,6 +208,27 @@ def test_a_watched_buffer_grows_where_it_leaves_too_much_unless_the_user_set_it(
     assert np.isnan(left)
 
 
+def test_errors_do_not_depend_on_units():
+    """Columns of very different sizes, an explicit prior in raw units among them."""
+    units = np.array([1e-6, 1e5])
+    model = sj.LGSSM(2, 2, Q_scale=np.diag(units**2), R_scale=3 * np.diag(units**2))
+    plain = sj.LGSSM(2, 2, Q_scale=np.eye(2), R_scale=3 * np.eye(2))
+    params = {
+        "A": np.array([[0.8, 0.1], [-0.2, 0.7]]),
+        "Q": np.array([[0.3, 0.1], [0.1, 0.4]]),
+        "R": np.array([[1.0, 0.2], [0.2, 0.8]]),
+    }
+    y = plain.simulate(params, 3000, seed=0)[1]
+    scaled = {
+        "A": params["A"] * units[:, None] / units,
+        "Q": params["Q"] * np.outer(units, units),
+        "R": params["R"] * np.outer(units, units),
+    }
+    one, other = sj.choose_buffer(plain, params, y), sj.choose_buffer(model, scaled, y * units)
+    assert one.buffer == other.buffer
+    assert other.error == pytest.approx(one.error, rel=1e-6)
+
+
 def test_slow_forgetting_is_said_with_its_cost():
     params = {"A": np.diag([0.999, 0.5]), "Q": 1e-4 * np.eye(2), "R": np.eye(2)}
     y = LINEAR.simulate(params, 3000, seed=6)[1]

@@ -310,16 +310,6 @@ def test_a_given_prior_of_C_is_taken_as_it_is():
             ),
             "em_lower_bound needs an initial law that does not depend",
         ),
-        (
-            lambda: sj.sample(
-                sj.SLDS(1, 1, 1),
-                np.random.default_rng(0).normal(size=60),
-                windows=sj.Windows(10, 5, 4),
-                control_variate=True,
-                progress=False,
-            ),
-            "a control variate needs exact statistics at its centre, which SLDS does not have",
-        ),
     ],
 )
 def test_bad_input_is_said_in_one_line(make, message):

@@ -286,6 +286,14 @@ def test_missing_values_and_several_series(switching):
         np.testing.assert_allclose(mean, [0.0, 2.0], atol=0.4)
 
 
+def test_a_control_variate_that_is_asked_for_is_used(switching):
+    """Where all rows would be taken otherwise, as of short series."""
+    model, _, y = switching
+    fit = sj.sample(model, y[:1000], control_variate=True, num_samples=5, num_warmup=5, **QUICK)
+    assert fit.choices["control_variate"] is True
+    assert fit.choices["batch"] > 0
+
+
 def test_prior_start_and_control_variate_run(switching):
     model, _, y = switching
     fit = sj.sample(

@@ -18,25 +18,20 @@ from jax.typing import ArrayLike
 
 from sojourn._linalg import diagonal, matmul, solve_lower, transpose
 from sojourn._random import gamma
+from sojourn._validation import check_array, check_covariance
 from sojourn.blocks.base import freeze
 
 
 def check_matrix(name: str, value: Any, shape: tuple[int, int]) -> Any:
     """Check the shape of a constant of a prior; returns it hashable."""
-    array = np.asarray(value, dtype=float)
-    if array.shape != shape:
-        raise ValueError(f"prior {name} must have shape {shape}; got {array.shape}")
-    return freeze(array)
+    return freeze(check_array(f"prior {name}", value, shape))
 
 
 def check_positive_definite(name: str, value: Any, dim: int) -> Any:
     """Check a symmetric positive-definite constant of a prior; returns it hashable."""
-    frozen = check_matrix(name, value, (dim, dim))
-    array = np.asarray(value, dtype=float)
-    symmetric = np.all(np.isfinite(array)) and np.allclose(array, array.T)
-    if not symmetric or np.linalg.eigvalsh(array)[0] <= 0:
-        raise ValueError(f"prior {name} must be symmetric and positive definite")
-    return frozen
+    array = check_array(f"prior {name}", value, (dim, dim))
+    check_covariance(f"prior {name}", array)
+    return freeze(array)
 
 
 def check_dof(dof: float, dim: int) -> None:

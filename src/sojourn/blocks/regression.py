@@ -228,7 +228,9 @@ def regression_pilot(statistics: RegressionStatistics, num_rows: float) -> Pilot
     states, identity = tuple(range(n.ndim)), jnp.eye(xx.shape[-1])
     # One row's worth of the average over states keeps states without data regular.
     average = xx.sum(states) / n.sum()
-    average = average + 1e-6 * jnp.trace(average) * identity
+    # A millionth more on the diagonal, whatever the units, keeps regressors that are always alike regular.
+    squares = jnp.diagonal(average)
+    average = average + 1e-6 * jnp.diag(jnp.where(squares > 0, squares, squares.sum()))
     moment = (xx + average) / (n + 1.0)[..., None, None]
     root = jnp.linalg.cholesky(moment)
     whitener = solve(root, jnp.broadcast_to(identity, root.shape))

@@ -38,12 +38,13 @@ def kmeans_coords(
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(seed)
-    rows, consecutive = _sample_rows(model, series, rng)
+    rows, consecutive, looked_at = _sample_rows(model, series, rng)
     distinct = len(np.unique(rows, axis=0))
     if distinct < model.num_states:
+        among = f" among {looked_at} that were looked at" * (looked_at < model.num_rows(series))
         raise ValueError(
-            f"data has {distinct} distinct complete rows; num_states={model.num_states} needs "
-            'at least as many, or init="prior"'
+            f"data has {distinct} distinct complete rows{among}; num_states={model.num_states} "
+            'needs at least as many, or init="prior"'
         )
     points = _influence(rows, model.emission_dim) if influence and model.num_lags else rows
     scale = points.std(0)
@@ -82,8 +83,8 @@ def prior_coords(model: "RegimeModel", seed: int) -> dict[str, jax.Array]:
 
 def _sample_rows(
     model: "RegimeModel", series: Series, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return complete rows with their lags, and which follow their predecessor."""
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return complete rows with their lags, which follow their predecessor, and how many were seen."""
     p = model.num_lags
     lengths = np.asarray(series.lengths) - p
     begin = np.cumsum(series.lengths) - lengths
@@ -97,7 +98,9 @@ def _sample_rows(
         ]
     )
     if lengths.sum() > _ROWS:
-        chosen = np.sort(rng.permutation(len(starts))[: _ROWS // _STRETCH])
+        order = rng.permutation(len(starts))
+        enough = np.searchsorted(np.cumsum((stops - starts)[order]), _ROWS) + 1
+        chosen = np.sort(order[:enough])
         starts, stops = starts[chosen], stops[chosen]
     stretches = []
     for start, stop in zip(starts, stops, strict=True):
@@ -112,7 +115,7 @@ def _sample_rows(
     kept = np.flatnonzero(complete)
     follows = np.zeros(len(kept), bool)
     follows[1:] = (np.diff(kept) == 1) & ~first[kept[1:]]
-    return rows[kept], follows
+    return rows[kept], follows, len(rows)
 
 
 @functools.partial(jax.jit, static_argnums=0)

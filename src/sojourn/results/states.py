@@ -53,9 +53,8 @@ def smooth(
         A dataset over `time`, all series one after the other, with the coordinates `series`, its name
         or number, and `t`, the row within its series, and `probability` (time, label) of discrete
         states, mean `x` (time, dim) and `covariance` (time, dim, dim_bis) of continuous ones. Rows that
-        only serve as lags are NaN. For an SLDS all of these are averages over the sweeps that its
-        gradients take, `num_draws` of the model, and off by some tenths of their spread given all rows;
-        a model with more of them has better ones. The attribute `discrepancy` is the largest difference
+        only serve as lags are NaN. For an SLDS all of these are averages over 50 Gibbs sweeps, or
+        `num_draws` of the model if that is more, and off by some hundredths. The attribute `discrepancy` is the largest difference
         of messages where windows meet; NaN for an SLDS, whose averages cannot be compared there.
     """
     if out is not None:

@@ -118,6 +118,11 @@ def sample(
             "Gibbs needs a law of the first state that does not depend on the parameters; use "
             "another initial, or SGRLD()"
         )
+    if control_variate is True and not model.is_exact:
+        raise ValueError(
+            f"a control variate needs exact statistics at its centre, which {type(model).__name__} "
+            "does not have; use control_variate=False"
+        )
     outer = model.scaled_to(series)
     if model.units is None:
         _warn_of_location(outer, series)

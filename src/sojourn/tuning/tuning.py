@@ -89,15 +89,10 @@ def tune(
     sampler = SGRLD() if asked is None else asked
     if not model.is_exact:
         # The error of a Monte Carlo average at the centre would stay in every gradient.
-        if control_variate is True:
-            raise ValueError(
-                f"a control variate needs exact statistics at its centre, which {type(model).__name__} "
-                "does not have; use control_variate=False"
-            )
         control_variate = False
     key_buffer, key_mode, key_noise = jax.random.split(key, 3)
     start = place(model, series, center)
-    if windows == "auto" and start.metric.num_rows <= _FULL_ROWS:
+    if windows == "auto" and start.metric.num_rows <= _FULL_ROWS and control_variate is not True:
         windows = Windows.full()
     plan = _plan(model, series, windows, start, key_buffer)
     mode = find_mode(model, series, sampler, plan.sample, start, key_mode)
@@ -106,7 +101,7 @@ def tune(
 
     steps = None
     if plan.windows is not None:
-        may_take_all = windows == "auto" and not series.streams
+        may_take_all = windows == "auto" and not series.streams and control_variate is not True
         limit = start.metric.num_rows if may_take_all else math.inf
         at = (control_variate, mode, key_noise)
         steps = from_windows(model, series, sampler, plan.windows, *at, limit=limit)
