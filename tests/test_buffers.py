@@ -211,7 +211,8 @@ def test_a_watched_buffer_grows_where_it_leaves_too_much_unless_the_user_set_it(
 def test_errors_do_not_depend_on_units():
     """Columns of very different sizes, an explicit prior in raw units among them."""
     units = np.array([1e-6, 1e5])
-    model = sj.LGSSM(2, 2, Q_scale=np.diag(units**2), R_scale=3 * np.diag(units**2))
+    squares = np.diag(units**2)
+    model = sj.LGSSM(2, 2, Q_scale=squares, R_scale=3 * squares, initial=10 * squares)
     plain = sj.LGSSM(2, 2, Q_scale=np.eye(2), R_scale=3 * np.eye(2))
     params = {
         "A": np.array([[0.8, 0.1], [-0.2, 0.7]]),
