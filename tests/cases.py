@@ -36,6 +36,11 @@ def _scalar_hmm() -> Case:
     return _with_missing("scalar_hmm", model, params, partial=False)
 
 
+def _stationary_hmm() -> Case:
+    model = sj.GaussianHMM(num_states=3, emission_dim=2, initial="stationary")
+    return _with_missing("stationary_hmm", model, _hmm().params, partial=True)
+
+
 def _arhmm() -> Case:
     model = sj.ARHMM(num_states=2, emission_dim=2, num_lags=2)
     params = {
@@ -98,6 +103,6 @@ def _with_missing(name: str, model: Any, params: dict[str, np.ndarray], *, parti
     return Case(name, model, params, data)
 
 
-REGIMES = [_hmm(), _scalar_hmm(), _arhmm(), _one_state()]
+REGIMES = [_hmm(), _scalar_hmm(), _stationary_hmm(), _arhmm(), _one_state()]
 LINEAR = [_lgssm(), _wide_lgssm(), _free_lgssm()]
 CASES = REGIMES + LINEAR

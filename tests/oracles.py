@@ -21,6 +21,18 @@ class Enumerated(NamedTuple):
     probabilities: np.ndarray
 
 
+def law_before(model: Any, params: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the law of the discrete state before the first row."""
+    Pi = params["transition_matrix"]
+    if model.initial is None:
+        return np.full(len(Pi), 1 / len(Pi))
+    if isinstance(model.initial, str):
+        values, vectors = np.linalg.eig(np.asarray(Pi).T)
+        law = np.real(vectors[:, np.argmax(np.real(values))])
+        return law / law.sum()
+    return np.asarray(model.initial)
+
+
 def enumerate_paths(Pi: np.ndarray, initial: np.ndarray, log_f: np.ndarray) -> Enumerated:
     """Sum over all K^(T+1) paths; `initial` is the law of the state before the first row."""
     T, K = log_f.shape

@@ -13,6 +13,7 @@ from oracles import (
     dense_gaussian,
     enumerate_paths,
     enumerate_slds,
+    law_before,
     linear_law,
     regime_log_densities,
     textbook_pass,
@@ -79,7 +80,11 @@ def test_forecast_of_a_chain_is_by_matrix_powers():
     """A series much longer than the rows that are read of it."""
     y = HMM.simulate(HMM_PARAMS, 3000, seed=2)[1]
     Pi = HMM_PARAMS["transition_matrix"]
-    _, marginals, _ = textbook_pass(Pi, HMM.initial_law(), regime_log_densities(HMM, HMM_PARAMS, y))
+    _, marginals, _ = textbook_pass(
+        Pi,
+        law_before(HMM, HMM_PARAMS),
+        regime_log_densities(HMM, HMM_PARAMS, y),
+    )
     N = 4000
     found = sj.forecast(HMM, HMM_PARAMS, y, 4, num_draws=N, seed=2)
     z = found["state"].to_numpy()[:, 0]
@@ -216,7 +221,7 @@ def test_imputed_moments_of_a_chain_are_those_of_all_paths():
     y[4, 0] = np.nan
     paths = enumerate_paths(
         HMM_PARAMS["transition_matrix"],
-        HMM.initial_law(),
+        law_before(HMM, HMM_PARAMS),
         regime_log_densities(HMM, HMM_PARAMS, y),
     )
     found = sj.impute(HMM, HMM_PARAMS, y)
@@ -276,7 +281,7 @@ def _all_autoregressions(model, params, y, hidden):
         gain = np.linalg.solve(S[np.ix_(~h, ~h)], S[np.ix_(~h, h)]).T
         own = m[h] + gain @ (rows[~h] - m[~h])
         left = np.diag(S[np.ix_(h, h)] - gain @ S[np.ix_(~h, h)])
-        prior = model.initial_law() @ params["transition_matrix"][:, path[0]]
+        prior = law_before(model, params) @ params["transition_matrix"][:, path[0]]
         steps = [params["transition_matrix"][i, j] for i, j in itertools.pairwise(path)]
         density = stats.multivariate_normal(m[~h], S[np.ix_(~h, ~h)]).logpdf(rows[~h])
         log_w.append(np.log([prior, *steps]).sum() + density)

@@ -7,7 +7,13 @@ import pytest
 
 import sojourn as sj
 from cases import CASES
-from oracles import enumerate_paths, finite_differences, linear_law, regime_log_densities
+from oracles import (
+    enumerate_paths,
+    finite_differences,
+    law_before,
+    linear_law,
+    regime_log_densities,
+)
 from sojourn.gradients import Center, measure_slopes, windowed
 from sojourn.passes.passes import full_statistics
 from sojourn.synthetic import alternating_rotations
@@ -21,7 +27,8 @@ def oracle_log_likelihood(case, params):
     total = 0.0
     for y in case.data:
         log_f = regime_log_densities(case.model, params, y)
-        Pi, initial = params["transition_matrix"], case.model.initial_law()
+        Pi = params["transition_matrix"]
+        initial = law_before(case.model, params)
         total += enumerate_paths(Pi, initial, log_f).log_likelihood
     return total
 

@@ -30,7 +30,7 @@ def test_messages_equal_enumeration(rng, K, zeros):
     features = rng.normal(size=(T, 1, 2, W))
     filtered = discrete.forward(*map(jnp.asarray, (Pi, initial, log_f)))
     gamma = discrete.backward(jnp.asarray(Pi), filtered)
-    moments, kept = discrete.expected_moments(
+    moments, before, kept = discrete.expected_moments(
         jnp.asarray(Pi), filtered, jnp.asarray(weight), jnp.asarray(features), keep_marginals=True
     )
     best = best_paths(Pi, initial, log_f, np.full(W, T))
@@ -44,6 +44,7 @@ def test_messages_equal_enumeration(rng, K, zeros):
         np.testing.assert_allclose(moments.counts[:, :, w], counts, atol=1e-12)
         sums = np.einsum("t,tk,tf->kf", weight[:, w], truth.marginals, features[:, 0, :, w])
         np.testing.assert_allclose(moments.features[:, :, w], sums, atol=1e-12)
+        np.testing.assert_allclose(before[:, w], truth.pairs[0].sum(1), atol=1e-12)
         np.testing.assert_array_equal(best.path[:, w], truth.best)
 
 
@@ -73,7 +74,7 @@ def test_features_of_each_state(rng):
     Pi, initial, log_f = random_chain(rng, 2, 4, 1)
     features = rng.normal(size=(4, 2, 3, 1))
     filtered = discrete.forward(*map(jnp.asarray, (Pi, initial, log_f)))
-    moments, _ = discrete.expected_moments(
+    moments, _, _ = discrete.expected_moments(
         jnp.asarray(Pi), filtered, jnp.ones((4, 1)), jnp.asarray(features)
     )
     truth = enumerate_paths(Pi, initial[:, 0], log_f[:, :, 0])

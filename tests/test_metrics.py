@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 import sojourn as sj
 from cases import CASES, LGSSM_PARAMS
-from oracles import linear_law, regime_log_densities
+from oracles import law_before, linear_law, regime_log_densities
 from sojourn.models import arhmm
 
 
@@ -61,7 +61,7 @@ def test_one_row_ahead_is_the_likelihood_after_the_first_row():
     y = model.simulate(params, 3000, seed=0)[1]
     first = logsumexp(
         regime_log_densities(model, params, y[:1])[0],
-        b=model.initial_law() @ params["transition_matrix"],
+        b=law_before(model, params) @ params["transition_matrix"],
     )
     total = sj.log_likelihood(model, params, y)
     np.testing.assert_allclose(sj.predictive_score(model, params, y, 1), total - first, rtol=1e-10)
@@ -77,7 +77,8 @@ def test_tiled_predictions_equal_whole_ones():
     }
     y = model.simulate(params, 2000, seed=0)[1]
     log_f = regime_log_densities(model, params, y)
-    Pi, law, horizon, expected = params["transition_matrix"], model.initial_law(), 10, 0.0
+    Pi, horizon, expected = params["transition_matrix"], 10, 0.0
+    law = law_before(model, params)
     ahead = np.linalg.matrix_power(Pi, horizon)
     for t in range(len(y) - horizon):
         joint = (law @ Pi) * np.exp(log_f[t])
@@ -168,7 +169,7 @@ def test_predictive_score_of_an_autoregression(monkeypatch, rng, num_states):
     y = model.simulate(params, 30, seed=1)[1]
     y[15, 1] = np.nan
     log_f = regime_log_densities(model, params, y)
-    law, expected = model.initial_law(), 0.0
+    law, expected = law_before(model, params), 0.0
     for t in range(p, len(y) - horizon):
         law = law @ params["transition_matrix"] * np.exp(log_f[t - p])
         law /= law.sum()

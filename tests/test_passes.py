@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sojourn as sj
-from oracles import regime_log_densities, textbook_pass
+from oracles import law_before, regime_log_densities, textbook_pass
 from sojourn.batch import Edges
 from sojourn.gibbs import Sweep
 from sojourn.passes import passes
@@ -43,7 +43,8 @@ def test_tiled_passes_equal_the_textbook(rng, kind):
     data = [model.simulate(params, T, seed=T)[1] for T in (3000, 1500, 7)]
     data[0][60:70] = np.nan
     data[0][500, 0] = data[1][10, 1] = np.nan
-    Pi, initial = params["transition_matrix"], model.initial_law()
+    Pi = params["transition_matrix"]
+    initial = law_before(model, params)
     oracle = [textbook_pass(Pi, initial, regime_log_densities(model, params, y)) for y in data]
     total = sj.log_likelihood(model, params, data)
     np.testing.assert_allclose(total, sum(o[0] for o in oracle), rtol=1e-11)
@@ -67,7 +68,7 @@ def test_deterministic_cycle():
     }
     _, y = model.simulate(params, 2500, seed=1)
     log_f = regime_log_densities(model, params, y)
-    oracle = textbook_pass(params["transition_matrix"], model.initial_law(), log_f)
+    oracle = textbook_pass(params["transition_matrix"], law_before(model, params), log_f)
     np.testing.assert_allclose(sj.log_likelihood(model, params, y), oracle[0], rtol=1e-11)
     np.testing.assert_allclose(sj.smooth(model, params, y)["probability"], oracle[1], atol=1e-8)
 
@@ -87,7 +88,7 @@ def test_arhmm_rows_that_only_serve_as_lags_are_left_blank(rng):
     oracle = [
         textbook_pass(
             params["transition_matrix"],
-            model.initial_law(),
+            law_before(model, params),
             regime_log_densities(model, params, y),
         )
         for y in data
@@ -155,7 +156,7 @@ def test_missing_rows_at_every_seam(rng):
     for seam in tiles.drawn.start[1:]:
         y[seam - 3 : seam + 3] = np.nan
     log_f = regime_log_densities(model, params, y)
-    oracle = textbook_pass(params["transition_matrix"], model.initial_law(), log_f)
+    oracle = textbook_pass(params["transition_matrix"], law_before(model, params), log_f)
     decoded = sj.decode(model, params, y)
     np.testing.assert_allclose(decoded["probability"], oracle[1], atol=1e-9)
     np.testing.assert_array_equal(decoded["state"], oracle[2])
@@ -172,7 +173,7 @@ def test_viterbi_is_exact_where_survivors_meet_late(rng):
         params["covariances"][:] = np.eye(2)
         y = model.simulate(params, 3000, seed=trial)[1]
         log_f = regime_log_densities(model, params, y)
-        oracle = textbook_pass(params["transition_matrix"], model.initial_law(), log_f)
+        oracle = textbook_pass(params["transition_matrix"], law_before(model, params), log_f)
         found, gap = passes.best_states(model, model.to_coords(params), sj.as_series(y))
         np.testing.assert_array_equal(found, oracle[2])
         assert gap <= passes.PATH_TOLERANCE

@@ -228,7 +228,7 @@ def regression_pilot(statistics: RegressionStatistics, num_rows: float) -> Pilot
     states, identity = tuple(range(n.ndim)), jnp.eye(xx.shape[-1])
     # One row's worth of the average over states keeps states without data regular.
     average = xx.sum(states) / n.sum()
-    # A millionth more on the diagonal, whatever the units, keeps regressors that are always alike regular.
+    # A millionth more on the diagonal, in whatever units, keeps regressors that are alike regular.
     squares = jnp.diagonal(average)
     average = average + 1e-6 * jnp.diag(jnp.where(squares > 0, squares, squares.sum()))
     moment = (xx + average) / (n + 1.0)[..., None, None]

@@ -93,7 +93,7 @@ def expected_moments(
     features: Float[Array, "L J F W"],
     *,
     keep_marginals: bool = False,
-) -> tuple[Moments, Float[Array, "L K W"] | None]:
+) -> tuple[Moments, Float[Array, "K W"], Float[Array, "L K W"] | None]:
     """Return Σ_t w_t γ_{t−1,t} and Σ_t w_t γ_t(k) features_t, in one backward pass.
 
     Memory does not grow with K² L: pairwise marginals are summed as they are made.
@@ -104,6 +104,9 @@ def expected_moments(
         weight: Weight of each row; zero in buffers.
         features: Features of each row, for each state (J = K) or common to all (J = 1).
         keep_marginals: Return the marginals γ_t as well.
+
+    Returns:
+        The sums; the law γ_0 of the state before the first row; the marginals or None.
     """
     K, W = filtered.last.shape
     F = features.shape[2]
@@ -119,8 +122,9 @@ def expected_moments(
 
     zero = jnp.zeros((K, K, W)), jnp.zeros((K, F, W))
     rows = (filtered.previous, weight, features)
-    (_, counts, sums), marginals = lax.scan(step, (filtered.last, *zero), rows, reverse=True)
-    return Moments(Pi[:, :, None] * counts, sums), marginals
+    carry, marginals = lax.scan(step, (filtered.last, *zero), rows, reverse=True)
+    before, counts, sums = carry
+    return Moments(Pi[:, :, None] * counts, sums), before, marginals
 
 
 def sample(

@@ -288,7 +288,7 @@ def moments_given(
     flat += [part.reshape(mean.shape[0], n * n, W) for part in parts]
     features = jnp.concatenate(flat, axis=1)[:, None]
     if isinstance(of_z, discrete.Filtered):
-        summed, _ = discrete.expected_moments(system.Pi, of_z, weight, features)
+        summed, _, _ = discrete.expected_moments(system.Pi, of_z, weight, features)
     else:
         summed = discrete.sampled_moments(K, of_z, weight, features)
     cc, cp, pp = (

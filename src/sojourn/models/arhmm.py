@@ -48,7 +48,8 @@ class ARHMM(RegimeModel):
         column_covariance: V, shape (D p, D p), in one over the squared units of the data.
         dof: Wishart degrees of freedom ν > D − 1.
         scale: Wishart scale Ψ, shape (D, D), in the units of the data.
-        initial: Law of the state before the first row after the lags, shape (K,); uniform by default.
+        initial: Law of the state before the first row after the lags, shape (K,), or
+            "stationary", the law of the chain in the long run, with its gradient; uniform by default.
         units: Scale of the data; set by `scaled_to` and `sample`.
     """
 
@@ -192,7 +193,7 @@ class ARHMM(RegimeModel):
         with jax.enable_x64(True):
             values = self.check_params(params)
             key_states, key_noise = jax.random.split(key)
-            law = jnp.asarray(self.initial_law())
+            law = self.initial_law(values["transition_matrix"])
             z = markov_chain(key_states, values["transition_matrix"], law, num_timesteps)
             noise = jax.random.normal(key_noise, (num_timesteps, self.emission_dim))
             y = _autoregress(values["A"], jnp.linalg.cholesky(values["Q"]), z, noise)

@@ -39,7 +39,8 @@ class GaussianHMM(RegimeModel):
         prior_mean: m₀, shape (D,), in the units of the data.
         dof: Wishart degrees of freedom ν > D − 1.
         scale: Wishart scale Ψ, shape (D, D), in the units of the data.
-        initial: Law of the state before the first row, shape (K,); uniform by default.
+        initial: Law of the state before the first row, shape (K,), or
+            "stationary", the law of the chain in the long run, with its gradient; uniform by default.
         units: Location and scale of the data; set by `scaled_to` and `sample`.
     """
 
@@ -141,7 +142,7 @@ class GaussianHMM(RegimeModel):
         with jax.enable_x64(True):
             values = self.check_params(params)
             key_states, key_noise = jax.random.split(key)
-            law = jnp.asarray(self.initial_law())
+            law = self.initial_law(values["transition_matrix"])
             z = markov_chain(key_states, values["transition_matrix"], law, num_timesteps)
             roots = jnp.linalg.cholesky(values["covariances"])
             noise = jax.random.normal(key_noise, (num_timesteps, self.emission_dim))

@@ -29,6 +29,7 @@ from sojourn.messages import discrete
 from sojourn.models import forgetting
 from sojourn.models.base import Coords, Model, check_lags
 from sojourn.models.initialization import kmeans_coords, prior_coords
+from sojourn.models.stationary_start import with_stationary_chain
 from sojourn.series import Series
 
 InitMethod = Literal["kmeans", "influence", "prior"]
@@ -84,16 +85,31 @@ class RegimeModel(Model):
     def transition(self) -> Transition:
         return Transition(self.num_states, self.concentration)
 
-    def initial_law(self) -> np.ndarray:
-        """Law of the state before the first row of a series."""
+    def initial_law(self, Pi: Array) -> Array:
+        """Return the law of the state before the first row of a series."""
         if self.initial is None:
-            return np.full(self.num_states, 1.0 / self.num_states)
-        return np.asarray(self.initial)
+            return jnp.full(self.num_states, 1.0 / self.num_states)
+        if self.is_stationary:
+            return discrete.stationary(Pi)
+        return jnp.asarray(self.initial)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether series begin from the stationary law of the chain."""
+        return isinstance(self.initial, str) and self.initial == "stationary"
+
+    @property
+    def is_conjugate(self) -> bool:
+        return not self.is_stationary
 
     def check_initial(self) -> None:
         """Check `initial` and make it hashable."""
-        if self.initial is None:
+        if self.initial is None or self.is_stationary:
             return
+        if isinstance(self.initial, str):
+            raise ValueError(
+                f"initial must be probabilities or 'stationary'; got {shown(self.initial)}"
+            )
         law = check_array("initial", self.initial, (self.num_states,))
         if np.any(law < 0) or not np.isclose(law.sum(), 1):
             got = f"{law.min():.6g}" if np.any(law < 0) else f"the sum {law.sum():.6g}"
@@ -130,18 +146,26 @@ class RegimeModel(Model):
         self, key: Array, coords: Coords, batch: Batch, missing: Missing
     ) -> discrete.Moments:
         del key
+        return self._moments(coords, batch, missing)[0]
+
+    def _moments(
+        self, coords: Coords, batch: Batch, missing: Missing, *, keep_marginals: bool = False
+    ) -> tuple[discrete.Moments, discrete.Filtered, Array | None]:
+        """Return the moments of the windows, their filtered laws and, if asked for, the marginals."""
         Pi, filtered = self.filter(coords, batch, missing)
         features = self.features(coords, batch, missing)
-        return discrete.expected_moments(Pi, filtered, batch.weight, features)[0]
+        moments, before, gamma = discrete.expected_moments(
+            Pi, filtered, batch.weight, features, keep_marginals=keep_marginals
+        )
+        if self.is_stationary:
+            weight = jnp.where(batch.first, batch.weight[0], 0.0)
+            moments = with_stationary_chain(moments, Pi, before, weight)
+        return moments, filtered, gamma
 
     def window_statistics(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[dict[str, Any], Edges]:
-        Pi, filtered = self.filter(coords, batch, missing)
-        features = self.features(coords, batch, missing)
-        moments, gamma = discrete.expected_moments(
-            Pi, filtered, batch.weight, features, keep_marginals=True
-        )
+        moments, filtered, gamma = self._moments(coords, batch, missing, keep_marginals=True)
         assert gamma is not None
         statistics = self.collect(jax.tree.map(lambda m: m.sum(-1), moments))
         return statistics, edges(filtered.previous, filtered.last, gamma, seam)
@@ -316,8 +340,7 @@ class RegimeModel(Model):
         return log_f, jnp.moveaxis(completed, 0, 2), conditional
 
     def _start(self, Pi: Array, batch: Batch) -> Array:
-        law = jnp.asarray(self.initial_law())
-        return discrete.start_law(law, discrete.stationary(Pi), batch.first)
+        return discrete.start_law(self.initial_law(Pi), discrete.stationary(Pi), batch.first)
 
 
 def _outer_features(row: Array, extra: Array | None) -> Array:

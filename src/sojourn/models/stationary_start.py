@@ -1,9 +1,9 @@
-"""The part of a stationary initial law in gradients. `MATH.md` §8.4."""
+"""The part of a stationary initial law in gradients. `MATH.md` §7.4, §8.4."""
 
 import jax.numpy as jnp
 from jax import Array
 
-from sojourn.messages import gaussian
+from sojourn.messages import discrete, gaussian
 from sojourn.messages.linear_moments import Moments
 
 
@@ -36,3 +36,25 @@ def with_stationary_start(
         cp=moments.cp + added,
         cc=moments.cc + change + turned + jnp.swapaxes(turned, 0, 1),
     )
+
+
+def with_stationary_chain(
+    moments: discrete.Moments, Pi: Array, before: Array, weight: Array
+) -> discrete.Moments:
+    """Add what makes gradients those of log π(z_0), π the stationary law of Π, as well.
+
+    With v = (I − Π + 1 πᵀ)⁻¹ (γ_0 / π) the derivative by Π_kj is π_k v_j, which is that of as many
+    transitions as Π_kj π_k v_j. A constant added to v changes no gradient within the simplex: the least
+    entry is made zero, as counts are.
+
+    Args:
+        moments: Moments of each window.
+        Pi: Transition matrix.
+        before: γ_0, the law of the state before the first row given all, (K, W).
+        weight: Weight of the start of each window; zero inside a series.
+    """
+    pi = discrete.stationary(Pi)
+    ratio = before / jnp.maximum(pi, jnp.finfo(pi.dtype).tiny)[:, None]
+    v = jnp.linalg.solve(jnp.eye(len(pi)) - Pi + pi, ratio)
+    v = weight * (v - v.min(0))
+    return moments._replace(counts=moments.counts + (pi[:, None] * Pi)[:, :, None] * v)
