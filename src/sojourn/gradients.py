@@ -36,8 +36,8 @@ _GROUP = 64
 # the statistics, and the curvature 1e-4 of the remainder: neither shows.
 _ALONG = 1e-4
 
-# Differences that slopes of all rows are measured from, over √T, and so a part of the spread of draws:
-# what curvature adds to a slope is as small a part of the remainder.
+# Finite-difference step for the slopes of the statistics of all rows, in units of 1/√T, about one
+# posterior sd: what curvature adds to a slope is as small a part of the remainder.
 _SLOPE_STEP = 1e-3
 
 # Bytes of windows, and steps, that are read ahead at a time: much longer than a call takes, short beside

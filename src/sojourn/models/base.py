@@ -230,9 +230,9 @@ class Model(abc.ABC):
         raise NotImplementedError
 
     def coupled(self) -> Self:
-        """Return the model with Monte Carlo draws that a change far away leaves as they were.
+        """Return a variant whose Monte Carlo draws do not change when distant rows do.
 
-        For the measurement of small differences with common random numbers.
+        Small differences can then be measured with common random numbers.
         """
         return self
 

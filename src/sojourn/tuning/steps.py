@@ -40,8 +40,8 @@ _MIN_BATCH = 16
 _MAX_BATCH = 4096
 _BEYOND = 2**40  # stands for more than there could be
 
-# Share of the noise that a hundredth of the windows makes from which on chances are worth a pass. Where
-# windows are equally noisy, in tens of directions, it is some 2%.
+# If the noisiest 1% of the windows cause at least this share of the noise, all windows are measured and
+# drawn by their influence. Where windows are equally noisy, in tens of directions, it is some 2%.
 _FEW_MAKE = 0.25
 
 # Steps within which slopes of a control variate pay back the passes that they take.
@@ -131,22 +131,16 @@ def _measured(
 
 
 def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
-    """Return steps that draw windows by what they tell, if a few make most of the noise.
+    """Return steps that draw windows by what they tell, if a few make much of the noise.
 
-    That is the case where more than the fewest windows of a step would be needed if all were equally
-    likely, and by a pass over all of them: those that noise is measured from may know of the rarest by
-    chance alone.
+    What a pass over all windows knows of their noise stands beside what is measured from some: these may
+    have the rarest among them or not.
     """
     estimator, source = steps.estimator, steps.source
     if source.center is None or steps.noise.of_few < _FEW_MAKE or sampler.step_size != "auto":
         return steps
     squares = influence(estimator, sampler, source, series, mode.coords, mode.metric, key)
-    T, allowed = mode.metric.num_rows, allowed_noise(estimator.model, sampler, mode, source)
-    if not np.isfinite(squares).all():
-        return steps
-    epsilon = largest_step(sampler, estimator.model, mode)
-    equal = len(squares) * squares.sum() / (_MIN_BATCH * T)
-    if sampler.noise_share(epsilon, equal) <= allowed:
+    if not np.isfinite(squares).all() or not squares.any():
         return steps
     share = np.sqrt(squares) / np.sqrt(squares).sum()
     each = (share + 1 / len(share)) / 2
@@ -154,7 +148,7 @@ def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, ke
     estimator, other = windowed(estimator.model, series, windows)
     source = other._replace(center=source.center, chances=Chances.of(each))
     found = _measured(estimator, source, sampler, mode, key)
-    known = (squares / each).sum() / (windows.batch * T)  # in all directions together
+    known = (squares / each).sum() / (windows.batch * mode.metric.num_rows)  # in all directions
     return found._replace(unseen=max(1.0, known / np.trace(found.noise.covariance)))
 
 
@@ -163,7 +157,7 @@ def _with_slopes(
 ) -> Steps:
     """Return steps whose control variate has slopes, if that saves more rows than it costs."""
     estimator, source = steps.estimator, steps.source
-    if source.center is None or series.streams or sampler.step_size != "auto":
+    if source.center is None or sampler.step_size != "auto":
         return steps
     d, T = ravel_pytree(mode.coords)[0].size, mode.metric.num_rows
     # Noise is what windows differ by: the slopes of all rows need not be known for it.
