@@ -7,6 +7,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+# Chains and groups of windows use the cores side by side, a thread each. A program that, within such a
+# thread, waited for threads of the runtime's own pool would gain nothing and, with few cores, could wait
+# for ever.
+_ONE_THREAD = (("xla_cpu_multi_thread_eigen", False),)
+
 # For programs that run a few times: they compile in half the time, and run in up to twice.
 _QUICK = (("xla_cpu_use_fusion_emitters", False), ("xla_backend_optimization_level", 1))
 
@@ -32,7 +37,7 @@ def compiled(
         @functools.wraps(function)
         def call(first: Any, *args: Any, **kwargs: Any) -> Any:
             within = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-            options = dict(_QUICK if quick else ())
+            options = dict(_ONE_THREAD + (_QUICK if quick else ()))
             options |= dict(getattr(first, "model", first).compiler_options)
             return program(() if within else tuple(options.items()))(first, *args, **kwargs)
 
