@@ -27,12 +27,11 @@ def test_switching_gibbs_leaves_the_joint_law_as_it_is():
     )
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
-        empty = jax.tree.map(lambda s: 0.0 * s, _statistics(model))
-        draw = jax.jit(jax.vmap(lambda k: prior_draw(model, k, empty)))
+        draw = jax.jit(jax.vmap(lambda k: prior_draw(model, k)))
         prior = _features(
             jax.vmap(model.constrain)(draw(jax.random.split(jax.random.key(1), 40_000)))
         )
-        coords = prior_draw(model, jax.random.key(2), empty)
+        coords = prior_draw(model, jax.random.key(2))
         states, y = model.simulate(model.to_params(coords), 8, seed=1)
         y[3, 0] = np.nan
         z, kept = states["z"], []
@@ -53,14 +52,6 @@ def test_switching_gibbs_leaves_the_joint_law_as_it_is():
     error = np.sqrt(batches.var(0, ddof=1) / 40 + prior.var(0) / len(prior))
     away = (chain.mean(0) - prior.mean(0)) / error
     assert np.abs(away).max() < 4.5, away
-
-
-def _statistics(model):
-    from sojourn.passes.passes import full_statistics
-
-    params = model.initialize(np.random.default_rng(0).normal(size=(30, 2)), method="prior")
-    series = sj.as_series(np.zeros((10, 2)) + np.arange(10)[:, None])
-    return full_statistics(model, model.to_coords(params), series)[0]
 
 
 def _features(params):

@@ -42,6 +42,10 @@ class Block(abc.ABC):
         """Names of the parameters of this block, the keys of its params and coords."""
 
     @abc.abstractmethod
+    def empty_statistics(self) -> Any:
+        """Return the statistics of no rows."""
+
+    @abc.abstractmethod
     def to_coords(self, params: Params) -> dict[str, Array]:
         """Map constrained parameters to coordinates."""
 

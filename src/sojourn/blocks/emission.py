@@ -101,6 +101,9 @@ class Emission(Block):
     def names(self) -> tuple[str, ...]:
         return (self.matrix, self.covariance) if self.num_free else (self.covariance,)
 
+    def empty_statistics(self) -> RegressionStatistics:
+        return RegressionStatistics.empty((), self.dim, self.num_regressors)
+
     def to_coords(self, params: Params) -> dict[str, Array]:
         packed = precision.from_covariance(jnp.asarray(params[self.covariance]))
         if not self.num_free:

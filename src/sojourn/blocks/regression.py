@@ -31,6 +31,14 @@ class RegressionStatistics(NamedTuple):
     yx: Float[Array, "*K d q"]
     xx: Float[Array, "*K q q"]
 
+    @classmethod
+    def empty(
+        cls, states: tuple[int, ...], dim: int, num_regressors: int
+    ) -> "RegressionStatistics":
+        """Return the moments of no rows."""
+        d, q = dim, num_regressors
+        return cls(*(jnp.zeros((*states, *shape)) for shape in ((), (d, d), (d, q), (q, q))))
+
 
 @dataclass(frozen=True)
 class Regression(Block):
@@ -76,6 +84,10 @@ class Regression(Block):
     @property
     def names(self) -> tuple[str, ...]:
         return (self.matrix, self.covariance)
+
+    def empty_statistics(self) -> RegressionStatistics:
+        states = () if self.num_states is None else (self.num_states,)
+        return RegressionStatistics.empty(states, self.dim, self.num_regressors)
 
     def to_coords(self, params: Params) -> dict[str, Array]:
         return {

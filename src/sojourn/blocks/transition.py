@@ -68,6 +68,9 @@ class Transition(Block):
     def names(self) -> tuple[str, ...]:
         return (self.name,)
 
+    def empty_statistics(self) -> TransitionStatistics:
+        return TransitionStatistics(jnp.zeros((self.num_states, self.num_states)))
+
     def to_coords(self, params: Params) -> dict[str, Array]:
         """Return η = log Π, with true zeros at the smallest normal number."""
         return {self.name: jnp.log(jnp.maximum(jnp.asarray(params[self.name]), _TINY))}

@@ -470,11 +470,9 @@ def _prior_gradient(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
 
 
 @compiled(static_argnums=0, quick=True)
-def prior_draw(model: Model, key: Array, empty: Mapping[str, Any]) -> dict[str, Array]:
-    """Draw coordinates from the prior; `empty` are the statistics of no rows.
-
-    Without data the first draw is from the prior, wherever it starts.
-    """
+def prior_draw(model: Model, key: Array) -> dict[str, Array]:
+    """Draw coordinates from the prior: those given no rows, wherever the draw starts."""
+    empty = {block.names[0]: block.empty_statistics() for block in model.blocks}
     return model.conjugate_draw(key, model.center(empty), empty)
 
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sojourn.messages.discrete import Moments
-from sojourn.models.base import prior_draw
 from sojourn.series import Series
 
 if TYPE_CHECKING:
@@ -72,13 +71,6 @@ def _influence(rows: np.ndarray, dim: int) -> np.ndarray:
     y, chi = rows[:, :dim], rows[:, dim:]
     residual = y - chi @ np.linalg.lstsq(chi, y, rcond=None)[0]
     return (residual[:, :, None] * chi[:, None]).reshape(len(rows), -1)
-
-
-def prior_coords(model: "RegimeModel", seed: int) -> dict[str, jax.Array]:
-    """Draw from the prior."""
-    K, n = model.num_states, model.emission_dim + model.regression.num_regressors
-    empty = Moments(jnp.zeros((K, K)), jnp.zeros((K, 1 + n * (n + 1) // 2)))
-    return prior_draw(model, jax.random.key(seed), model.collect(empty))
 
 
 def _sample_rows(

@@ -27,8 +27,8 @@ from sojourn.blocks import (
 from sojourn.blocks.base import freeze
 from sojourn.messages import discrete
 from sojourn.models import forgetting
-from sojourn.models.base import Coords, Model, check_lags
-from sojourn.models.initialization import kmeans_coords, prior_coords
+from sojourn.models.base import Coords, Model, check_lags, prior_draw
+from sojourn.models.initialization import kmeans_coords
 from sojourn.models.stationary_start import with_stationary_chain
 from sojourn.series import Series
 
@@ -71,7 +71,7 @@ class RegimeModel(Model):
         if method in ("kmeans", "influence"):
             return kmeans_coords(self, series, check_seed(seed), influence=method == "influence")
         if method == "prior":
-            return prior_coords(self, check_seed(seed))
+            return prior_draw(self, jax.random.key(check_seed(seed)))
         raise ValueError(f"method must be 'kmeans', 'influence' or 'prior'; got {shown(method)}")
 
     @property

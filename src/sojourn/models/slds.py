@@ -484,11 +484,7 @@ class SLDS(Model):
 
     def _prior_coords(self, seed: int) -> dict[str, Array]:
         """Draw from the prior, each A shrunk into the stable region where windows can start."""
-        K, n, m = self.num_states, self.state_dim, self.emission_dim
-        square = (K, n, n)
-        shapes = [(K, K), (K,), square, square, square, (), (m, m), (m, n), (n, n)]
-        empty = self.collect(switching.Moments(*(jnp.zeros(shape) for shape in shapes)))
-        coords = prior_draw(self, jax.random.key(seed), empty)
+        coords = prior_draw(self, jax.random.key(seed))
         return {**coords, "A": lgssm.stable(coords["A"])}
 
     def simulate(

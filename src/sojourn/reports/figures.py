@@ -9,11 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from sojourn._precision import double
-from sojourn.gradients import windowed
 from sojourn.models.base import prior_draw
 from sojourn.plots import state_color
 from sojourn.results import entries
-from sojourn.series import Series, Windows
 
 if TYPE_CHECKING:
     import xarray
@@ -50,17 +48,10 @@ def plot_data(rows: np.ndarray, columns: tuple[str, ...], title: str) -> Figure:
 @double
 def prior_draws(fit: "Fit") -> dict[str, np.ndarray]:
     """Draw parameters from the prior of a fit, in the units of the user."""
-    outer = fit.model
-    rows = outer.num_lags + 4
-    zeros = Series(np.zeros((rows, outer.emission_dim)), (rows,), fit.columns, "none")
-    model, own = outer.enter(zeros)
-    estimator, source = windowed(model, own, Windows(2, 0, 1))
-    key, coords = jax.random.key(0), outer.to_coords(fit.mean)
-    # Statistics of no rows are zeros of whatever shape statistics have.
-    shapes = jax.eval_shape(estimator, source, key, coords)
-    empty = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
-    drawn = jax.vmap(lambda k: model.constrain(prior_draw(model, k, empty)))
-    params = outer.standardise(drawn(jax.random.split(key, _PRIOR_DRAWS)), inverse=True)
+    model = fit.model.unitless()
+    keys = jax.random.split(jax.random.key(0), _PRIOR_DRAWS)
+    drawn = jax.vmap(lambda key: model.constrain(prior_draw(model, key)))(keys)
+    params = fit.model.standardise(drawn, inverse=True)
     return {name: np.asarray(value) for name, value in params.items()}
 
 
