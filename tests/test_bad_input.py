@@ -304,7 +304,12 @@ def test_step_sizes_that_are_not_numbers(make):
         ("initial", [-0.5, 1.5], ValueError, "probabilities that sum to one; got -0.5"),
         ("initial", [1.0], ValueError, "initial must have shape (2,); got shape (1,)"),
         ("initial", [np.nan, 1.0], ValueError, "initial must be finite; got nan"),
-        ("initial", "first", TypeError, "initial must hold real numbers; got 'first'"),
+        (
+            "initial",
+            "first",
+            ValueError,
+            "initial must be probabilities or 'stationary'; got 'first'",
+        ),
     ],
 )
 def test_priors(make, name, value, error, fragment):

@@ -23,9 +23,9 @@ from sojourn._compile import compiled
 from sojourn._precision import double, to_host
 from sojourn._validation import check_seed, shown
 from sojourn.batch import Batch, Missing
-from sojourn.models.base import Coords, Model, check_lags, check_model
+from sojourn.models.base import Coords, Model, check_data
 from sojourn.passes import Tiles, effective_missing, full_statistics, gather_tiles, pads, read_tiles
-from sojourn.series import Chances, Layout, Series, Windows, as_series, draw, gather, layout
+from sojourn.series import Chances, Layout, Series, Windows, draw, gather, layout
 from sojourn.series.prefetch import prefetched
 from sojourn.series.windows import read, weigh, window_rows
 
@@ -336,11 +336,9 @@ def gradient(
         windows: Windows to estimate from.
         seed: Which windows are drawn; of no effect on all rows.
     """
-    check_model(model)
     if windows is not None and not isinstance(windows, Windows):
         raise TypeError(f"windows must be a Windows or None; got {shown(windows)}")
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     key = jax.random.key(check_seed(seed))
     coords = model.check_coords(coords)
     model, series = model.enter(series)

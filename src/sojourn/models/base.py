@@ -476,6 +476,14 @@ def prior_draw(model: Model, key: Array) -> dict[str, Array]:
     return model.conjugate_draw(key, model.center(empty), empty)
 
 
+def check_data(model: Any, data: Any) -> Series:
+    """Return data as a series that the model, if it is one, can work on."""
+    check_model(model)
+    series = as_series(data, model.emission_dim)
+    check_lags(model, series)
+    return series
+
+
 def check_model(model: Any) -> None:
     """Raise unless `model` is one."""
     if not isinstance(model, Model):

@@ -14,7 +14,7 @@ from sojourn._precision import double
 from sojourn._random import child_seed, random_key
 from sojourn._validation import check_seed, check_size
 from sojourn.models import completion
-from sojourn.models.base import Coords, Model, Params, check_lags, check_model
+from sojourn.models.base import Coords, Model, Params, check_data, check_lags, check_model
 from sojourn.passes import state_marginals
 from sojourn.results.datasets import row_coords
 from sojourn.results.gaps import fill_gaps
@@ -62,12 +62,10 @@ def forecast(
         A dataset over `draw`, `series` and `ahead` (1, …, horizon), with rows `y` (…, column) and states
         `state` and `x` (…, dim), whichever the model has.
     """
-    check_model(model)
     check_size("horizon", horizon)
     check_size("num_draws", num_draws)
     check_seed(seed)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     raw, coords = raw_units(model, params)
     _check_end(raw, series)
     tails = _tails(raw, coords, series)

@@ -9,10 +9,9 @@ from jax import Array
 from sojourn._precision import double
 from sojourn._random import random_key
 from sojourn._validation import as_real, check_size, shown
-from sojourn.models.base import Model, Params, check_lags, check_model
+from sojourn.models.base import Model, Params, check_data
 from sojourn.passes import estimated_score, full_statistics, total_prediction, total_score
 from sojourn.results.align import match_states, permute, signature
-from sojourn.series import as_series
 
 # Particles of an estimated likelihood.
 _PARTICLES = 100
@@ -34,10 +33,8 @@ def log_likelihood(
         seed: Which particles are drawn; exact likelihoods do not depend on it.
         num_particles: Number of particles, 100 if not given; only where the likelihood is estimated.
     """
-    check_model(model)
     key = random_key(seed)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     raw, coords = raw_units(model, params)
     if model.is_exact:
         _refuse_particles(model, num_particles)
@@ -68,11 +65,9 @@ def predictive_score(
         seed: As in `log_likelihood`.
         num_particles: As in `log_likelihood`.
     """
-    check_model(model)
     check_size("horizon", horizon)
     key = random_key(seed)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     longest = max(series.lengths) - model.num_lags
     if horizon >= longest:
         raise ValueError(f"horizon={horizon} leaves no row to predict in {longest} rows")
@@ -105,9 +100,7 @@ def em_lower_bound(model: Model, params: Params, data: Any) -> float:
     comparison with published numbers. The law of the state before each series, which does not depend on
     the parameters, is left out; for an SLDS the expectation is an average over Gibbs sweeps.
     """
-    check_model(model)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     if not model.is_conjugate:
         raise ValueError(
             "em_lower_bound needs an initial law that does not depend on the parameters"

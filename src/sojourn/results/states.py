@@ -9,7 +9,7 @@ from jax import Array
 from sojourn._random import child_seed, random_key
 from sojourn._validation import check_seed, check_size
 from sojourn.gibbs import AlternatingSweep, make_sweep
-from sojourn.models.base import Coords, Model, Params, check_lags, check_model
+from sojourn.models.base import Coords, Model, Params, check_data
 from sojourn.passes import best_states, state_marginals
 from sojourn.results.datasets import row_coords
 from sojourn.results.metrics import raw_units
@@ -59,8 +59,7 @@ def smooth(
         averages cannot be compared there.
     """
     if out is not None:
-        check_model(model)
-        series = as_series(data, model.emission_dim)
+        series = check_data(model, data)
         return write_states(model, [dict(params)], series, out, progress=progress)
     series, marginals, gap = _marginals(model, params, data)
     return _dataset(model, series, model.describe_states(marginals), gap)
@@ -97,8 +96,7 @@ def decode(
     """
     check_method(method, out)
     if out is not None:
-        check_model(model)
-        series, one = as_series(data, model.emission_dim), dict(params)
+        series, one = check_data(model, data), dict(params)
         return write_states(model, [one], series, out, path=method, at=one, progress=progress)
     if method == "sample":
         check_size("num_paths", num_paths)
@@ -208,9 +206,7 @@ def _marginals(model: Model, params: Params, data: Any) -> tuple[Series, np.ndar
 
 
 def _enter(model: Model, params: Params, data: Any) -> tuple[Series, Model, dict[str, Array]]:
-    check_model(model)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     return series, *raw_units(model, params)
 
 

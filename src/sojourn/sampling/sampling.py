@@ -15,7 +15,7 @@ from sojourn._progress import Progress
 from sojourn._validation import check_size
 from sojourn.dynamics import Sampler
 from sojourn.gibbs import Gibbs
-from sojourn.models.base import Model, check_lags, check_model
+from sojourn.models.base import Model, check_data
 from sojourn.results import Fit, largest_block, make_fit
 from sojourn.runs import Run, create_run, open_run, versions
 from sojourn.sampling.chains import LangevinChain, gibbs_chain, statistic_names
@@ -29,7 +29,7 @@ from sojourn.sampling.restoring import (
 )
 from sojourn.sampling.settings import Settings
 from sojourn.sampling.traces import Diverged, run_chains
-from sojourn.series import Series, Windows, as_series
+from sojourn.series import Series, Windows
 from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
@@ -105,9 +105,7 @@ def sample(
         Interrupted: The user stopped the run; what was drawn is in its `fit`.
         RunError: `out` cannot be written, or already holds something.
     """
-    check_model(model)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     settings = Settings(
         *(sampler, windows, num_samples, num_chains, num_warmup, thin, control_variate, init, seed)
     )

@@ -20,8 +20,8 @@ from sojourn._precision import double
 from sojourn._validation import check_positive, check_seed, check_size
 from sojourn.dynamics import SGRLD, Metric
 from sojourn.gradients import Estimator, Source, fetch, windowed
-from sojourn.models.base import Coords, Model, Params, check_lags, check_model
-from sojourn.series import Series, Windows, as_series
+from sojourn.models.base import Coords, Model, Params, check_data
+from sojourn.series import Series, Windows
 from sojourn.tuning.buffer_errors import Errors
 from sojourn.tuning.curvature import information
 
@@ -334,9 +334,7 @@ def _describe(buffer: int, error: float, rate: float, tolerance: float, windows:
 
 
 def _enter(model: Model, params: Params, data: Any) -> tuple[Model, Series, dict[str, Array]]:
-    check_model(model)
-    series = as_series(data, model.emission_dim)
-    check_lags(model, series)
+    series = check_data(model, data)
     raw = model.raw()
     return raw, series, raw.to_coords(params)
 
