@@ -1,6 +1,7 @@
 """Every format gives the same rows, lazily; options, splits, fingerprints and reopening."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,52 @@ def test_memory_maps_are_not_copied(tmp_path):
         assert series.lengths == (10, 10)
         np.testing.assert_array_equal(series.rows(8, 12), mapped.reshape(20, 2)[8:12])
         assert series.rows(8, 12).dtype == np.float64
+
+
+def _written_by_pandas(path, frame=NAMED, **options):
+    frame.to_csv(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("names", [["a", "b"], [0, 1]])
+def test_csv_files_as_pandas_writes_them(tmp_path, monkeypatch, names, index, small):
+    if not small:
+        monkeypatch.setattr(tables, "_SMALL_CSV", 0)
+    path = _written_by_pandas(tmp_path / "x.csv", NAMED.set_axis(names, axis=1), index=index)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        series = sj.open_series(path)
+    assert series.columns == tuple(map(str, names))
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    notes = {str(w.message) for w in told if "converted once" not in str(w.message)}
+    assert all(w.filename == __file__ for w in told)
+    left_out = {n for n in notes if "holds row numbers and is left out" in n}
+    assert len(left_out) == index
+    taken = {n for n in notes if "is taken for the names of its columns" in n}
+    assert len(taken) == (names == [0, 1] and not index)
+    assert notes == left_out | taken
+
+
+def test_a_csv_file_without_names_may_begin_with_missing_values(tmp_path):
+    for missing in ("NA", "nan", "NaN", "null", "", "#N/A"):
+        (tmp_path / "x.csv").write_text(f"{missing},1.5\n2,3\n4,5\n")
+        series = sj.open_series(tmp_path / "x.csv")
+        assert series.columns == ("y0", "y1")
+        np.testing.assert_array_equal(series.rows(0, 3), [[np.nan, 1.5], [2, 3], [4, 5]])
+
+
+def test_row_numbers_are_no_values_but_may_be_asked_for(tmp_path):
+    path = _written_by_pandas(tmp_path / "x.csv")
+    assert sj.open_series(path, columns=["b"]).columns == ("b",)
+    np.testing.assert_array_equal(
+        sj.open_series(path, columns=["", "a"]).rows(0, 300)[:, 0], np.arange(300)
+    )
+    two = _written_by_pandas(tmp_path / "y.csv", NAMED.assign(who=IDS))
+    with pytest.warns(UserWarning, match="left out"):
+        series = sj.open_series(two, sequence="who")
+    assert (series.columns, series.lengths) == (("a", "b"), (100, 200))
 
 
 def test_several_paths_are_several_series(tmp_path):
