@@ -1,6 +1,7 @@
 """Files that are either whole or not there, arrays by name, and a lock on a directory."""
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -166,21 +167,48 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give another name for a file or directory while it is written, of this process alone.
 
     At the end the disk has what was written and it takes its own name; what had it before is gone. If
-    anything goes wrong, it is removed.
+    anything goes wrong, it is removed and what was there stays. A process that dies just before a
+    directory takes its name leaves the one before as `.name.*.old`, which the next write removes.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    unique = f".{path.name}.{uuid.uuid4().hex}"
+    temporary, old = path.with_name(f"{unique}.part"), path.with_name(f"{unique}.old")
     try:
         yield temporary
-        if temporary.is_file():
-            _sync(temporary, os.O_RDWR)
+        is_directory = temporary.is_dir()
+        _sync_tree(temporary)
         if path.is_dir():  # a directory is not replaced by a rename unless it is empty
-            shutil.rmtree(path)
+            os.replace(path, old)
         os.replace(temporary, path)
         sync_directory(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+            if old.exists() and not path.exists():
+                os.replace(old, path)
+            remove(temporary)
         raise
+    left = path.parent.glob(f".{glob.escape(path.name)}.*.old") if is_directory else [old]
+    for one in left:
+        with contextlib.suppress(OSError):
+            remove(one)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_tree(path: Path) -> None:
+    """Let the disk have a file, or all that a directory holds."""
+    if not path.is_dir():
+        _sync(path, os.O_RDWR)
+        return
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync(Path(folder) / name, os.O_RDWR)
+        sync_directory(Path(folder))
 
 
 def sync_directory(path: Path) -> None:

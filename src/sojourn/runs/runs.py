@@ -169,7 +169,8 @@ class Run:
         dims = {f"{POSTERIOR}/{n}": d for n, d in model.param_dims.items()}
         none = {f"{STATISTICS}/{n}": () for n in statistics}
         for left in self.path.glob(".*.part"):  # by a process that was killed
-            left.unlink()
+            if left.is_file():
+                left.unlink()
         # Whatever is asked for, what was drawn stays.
         most = max(self.config["num_samples"], *(chain.num_draws for chain in self.chains))
         self.store.make_room(self.config["num_chains"], most, shapes | none, dims | none)
