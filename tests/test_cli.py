@@ -296,6 +296,9 @@ def test_a_saved_fit_needs_data(run, fails, folder, tmp_path):
     about = json.loads(run("info", tmp_path / "saved.v2", "--json")[1])
     assert (about["model"], about["sampler"]) == ("GaussianHMM", "Gibbs")
     assert run("score", tmp_path / "saved.v2", folder / "data.csv", "--draws", "3")[0] == 0
+    (tmp_path / "saved.v2" / "tuned.json").unlink()
+    about = json.loads(run("info", tmp_path / "saved.v2", "--json")[1])
+    assert about["draws"] == "saving was cut short; save again"
 
 
 def test_configuration_files(run, fails, folder, tmp_path):

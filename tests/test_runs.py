@@ -1,5 +1,6 @@
 """Runs: stopped anywhere, damaged anyhow, resumed to the same bits."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -306,6 +307,46 @@ def test_saved_fits_are_loaded_but_not_resumed(tmp_path, unbroken):
         sj.resume(tmp_path / "saved", Y)
     with pytest.raises(sj.RunError, match="already holds a run"):
         unbroken.save(tmp_path / "saved")
+
+
+def test_saving_that_was_cut_short_is_done_again(tmp_path, monkeypatch, unbroken):
+    calls = dying(monkeypatch, 10**9, Crash())
+    unbroken.save(tmp_path / "whole")
+    total, cut = calls[0], 0
+    fewer = dataclasses.replace(
+        unbroken,
+        posterior=unbroken.posterior.isel(draw=slice(3)),
+        sample_stats=unbroken.sample_stats.isel(draw=slice(3)),
+    )
+    for after in [*range(0, total, 17), total - 4]:
+        path = tmp_path / f"saved{after}"
+        with monkeypatch.context() as patch:
+            dying(patch, after, Crash())
+            with pytest.raises(Crash):
+                unbroken.save(path)
+        if (path / "config.json").exists():
+            cut += 1
+            fails("saving was cut short; save again", lambda p=path: sj.load(p))
+            fails("saving was cut short; save again", lambda p=path: sj.resume(p, Y))
+            with monkeypatch.context() as patch:
+                dying(patch, after, Crash())
+                with pytest.raises(Crash):  # what is saved next may be something else
+                    fewer.save(path)
+        unbroken.save(path)
+        assert same(sj.load(path), unbroken)
+        assert {p.name for p in path.iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
+    assert cut > 3
+
+
+def test_a_run_takes_the_place_of_a_fit_that_was_not_saved_whole(tmp_path, monkeypatch, unbroken):
+    with monkeypatch.context() as patch:
+        dying(patch, 80, Crash())
+        with pytest.raises(Crash):
+            unbroken.save(tmp_path / "run")
+    assert (tmp_path / "run" / "draws.zarr").exists()
+    how = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    fit = sj.sample(sj.GaussianHMM(3, 1), Y, sj.Gibbs(), out=tmp_path / "run", **how)
+    assert same(sj.load(tmp_path / "run"), fit)
 
 
 def test_saved_fits_know_which_draws_they_are(finished, tmp_path):

@@ -30,6 +30,7 @@ from sojourn._files import (
     lock,
     read_arrays,
     read_json,
+    remove,
     write_arrays,
     write_json,
 )
@@ -210,6 +211,16 @@ class Run:
         return (self.path / "tuned.json").exists()
 
     @property
+    def is_saved(self) -> bool:
+        """Whether it was saved from memory, with draws and nothing to go on from."""
+        return "init" not in self.config
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it was to be saved from memory and was not to the end."""
+        return self.is_saved and not self.is_tuned
+
+    @property
     def is_empty(self) -> bool:
         """Whether it ended before anything was chosen or drawn."""
         return not self.is_tuned and not any(chain.path.exists() for chain in self.chains)
@@ -230,7 +241,7 @@ class Run:
 def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
     """Make a run directory and keep other processes from writing to it.
 
-    A run that ended before anything was chosen gives way.
+    A run that ended before anything was chosen gives way, and so does one that was not saved whole.
 
     Raises:
         RunError: It cannot be written, or already holds a run or something else.
@@ -252,11 +263,8 @@ def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
         )
     config = {"format": FORMAT, "versions": versions(), **config}
     with lock(path / "lock"):
-        if (path / "config.json").exists() and not _is_empty(path):
-            raise RunError(
-                f"{path} already holds {_described(path)}; continue it with sojourn.resume, or "
-                "choose another directory"
-            )
+        if (path / "config.json").exists():
+            _give_way(path)
         write_json(path / "config.json", config)
         yield Run(path, config)
 
@@ -307,11 +315,22 @@ def versions() -> dict[str, str]:
     }
 
 
-def _is_empty(path: Path) -> bool:
+def _give_way(path: Path) -> None:
+    """Remove what is left of a run that holds nothing; raise if it does, or cannot be read."""
     try:
-        return open_run(path).is_empty
+        run = open_run(path)
+        gives_way = run.is_empty or run.is_cut_short
+        onward = "" if run.is_saved else "continue it with sojourn.resume, or "
     except RunError:  # damaged, or of something else
-        return False
+        gives_way, onward = False, ""
+    if not gives_way:
+        raise RunError(f"{path} already holds {_described(path)}; {onward}choose another directory")
+    try:
+        for pattern in ("draws.zarr", "chain-*.npz", "tuned.npz"):
+            for left in path.glob(pattern):
+                remove(left)
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 def _described(path: Path) -> str:

@@ -61,7 +61,9 @@ def settings_of(run: Run) -> Settings:
         RunError: The run has no settings: it was saved from memory.
     """
     names = [f.name for f in dataclasses.fields(Settings)]
-    if "init" not in run.config:
+    if run.is_cut_short:
+        raise RunError(f"{run.path} holds no fit: saving was cut short; save again")
+    if run.is_saved:
         raise RunError(
             f"{run.path} was saved from memory and cannot be continued; sample again with `out`"
         )
