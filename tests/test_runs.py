@@ -423,8 +423,10 @@ def test_given_starts_and_schedules_survive(tmp_path):
 def fails(fragment: str, call) -> None:
     with pytest.raises(sj.RunError) as caught:
         call()
-    assert fragment in str(caught.value), str(caught.value)
-    assert "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert fragment in message, message
+    assert "\n" not in message
+    assert "is damaged" not in message or "; restore it from a copy, or " in message, message
 
 
 def change(path: Path, **entries) -> None:
@@ -442,7 +444,7 @@ DAMAGE = {
     "lacking": (lambda p: (p / "config.json").write_text('{"format": 1}'), "lacks 'model'"),
     "another model": (
         lambda p: change(p / "config.json", model={"class": "Other", "fields": {}}),
-        "the run has a Other, which is not known here",
+        "the run names the model Other, which is not known here; import what defines it",
     ),
     "another field": (
         lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
@@ -496,6 +498,38 @@ def test_a_lost_state_is_drawn_again(finished, unbroken):
     assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
 
 
+@pytest.mark.parametrize(
+    ("damage", "advice", "deleted"),
+    [
+        ("a cut state", "delete it and call sojourn.resume to draw this chain", ["chain-0.npz"]),
+        ("a foreign state", "delete it and call sojourn.resume to draw", ["chain-0.npz"]),
+        ("a hole", "delete {0} and call sojourn.resume to draw this chain again", ["chain-0.npz"]),
+        (
+            "flipped",
+            "delete it and {1} and call sojourn.resume to draw this chain again",
+            ["draws.zarr/posterior/means/c/0", "chain-0.npz"],
+        ),
+        (
+            "no array",
+            "delete {0} and the files chain-*.npz and call sojourn.resume to draw all chains again",
+            ["draws.zarr", "chain-0.npz", "chain-1.npz"],
+        ),
+        (
+            "another array",
+            "delete {0} and the files chain-*.npz and call sojourn.resume to draw all chains again",
+            ["draws.zarr", "chain-0.npz", "chain-1.npz"],
+        ),
+    ],
+)
+def test_what_to_delete_so_that_a_damaged_run_goes_on(finished, unbroken, damage, advice, deleted):
+    DAMAGE[damage][0](finished)
+    paths = [finished / name for name in deleted]
+    fails(f"; restore it from a copy, or {advice.format(*paths)}", lambda: sj.load(finished))
+    for path in paths:
+        _files.remove(path)
+    assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
+
+
 def test_a_run_is_not_cut_below_its_longest_chain(tmp_path, unbroken):
     run(tmp_path / "run", 12)
     (tmp_path / "run" / "chain-1.npz").unlink()
@@ -509,6 +543,12 @@ def test_a_run_that_forgot_its_tuning(finished, name):
     del facts[name]
     (finished / "tuned.json").write_text(json.dumps(facts))
     fails(f"tuned.json lacks '{name}'", lambda: sj.resume(finished, Y, 24))
+
+
+@pytest.mark.parametrize("name", ["tuned.json", "tuned.npz"])
+def test_a_run_whose_tuning_cannot_be_read(finished, name):
+    (finished / name).write_bytes(b"PK")
+    fails(f"{name} cannot be read", lambda: sj.resume(finished, Y, 24))
 
 
 def test_other_tools_read_the_draws(finished):

@@ -28,6 +28,15 @@ class WriteError(RunError):
     """A file of a run could not be written; what was written before is kept."""
 
 
+# What to do where nothing but a copy helps.
+BEGIN_ANEW = "sample again in another directory"
+
+
+def damaged(what: str, otherwise: str = BEGIN_ANEW) -> RunError:
+    """Return an error that says what is wrong with a run, and what to do where there is no copy."""
+    return RunError(f"{what}: the run is damaged; restore it from a copy, or {otherwise}")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
@@ -44,8 +53,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     write_file(path, lambda file: np.savez(file, **named))
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON.
+def read_json(path: Path, otherwise: str = BEGIN_ANEW) -> Any:
+    """Read JSON; `otherwise` is what to do about damage where there is no copy.
 
     Raises:
         RunError: The file is not there or is not JSON.
@@ -53,13 +62,17 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: the run is damaged") from None
+        raise damaged(f"{path} is missing", otherwise) from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
+        raise damaged(f"{path} cannot be read ({brief(error)})", otherwise) from None
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, otherwise: str = BEGIN_ANEW) -> dict[str, np.ndarray]:
     """Read all arrays of an npz file; nothing in it can execute code.
+
+    Args:
+        path: The file.
+        otherwise: What to do about damage where there is no copy.
 
     Raises:
         RunError: The file is not there, or not what was written.
@@ -68,9 +81,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: the run is damaged") from None
+        raise damaged(f"{path} is missing", otherwise) from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
+        raise damaged(f"{path} cannot be read ({brief(error)})", otherwise) from None
 
 
 def flatten(name: str, tree: Any) -> dict[str, Any]:
@@ -89,7 +102,7 @@ def fill(name: str, template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = _parts(template)
     if parts is None:
         if name not in arrays:
-            raise RunError(f"{name} is not in the file: the run is damaged or of another version")
+            raise damaged(f"{name} is not in the file, or is of another version")
         return arrays[name]
     filled = {key: fill(f"{name}/{key}", part, arrays) for key, part in parts.items()}
     if not parts:

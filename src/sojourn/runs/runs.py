@@ -25,6 +25,7 @@ import numpy as np
 from sojourn._files import (
     RunError,
     cannot_write,
+    damaged,
     fill,
     flatten,
     lock,
@@ -35,7 +36,7 @@ from sojourn._files import (
     write_json,
 )
 from sojourn.models.base import Model
-from sojourn.runs.draw_store import Arrays, DrawStore
+from sojourn.runs.draw_store import RESUME, Arrays, DrawStore
 from sojourn.runs.records import decode
 
 # Version of the layout above; raised when older code could misread it.
@@ -119,7 +120,8 @@ class ChainFiles:
         count = self.num_draws
         draws = self.store.read(self.index, count, POSTERIOR, thin)
         if not draws or not all(np.isfinite(values).all() for values in draws.values()):
-            raise RunError(f"{self.store.path} lacks draws: the run is damaged")
+            what = f"{self.store.path} lacks draws of chain {self.index}"
+            raise damaged(what, f"delete {self.path} and {RESUME}")
         return draws, self.store.read(self.index, count, STATISTICS, thin)
 
     def _keep(self, drawn: int, checkpoint: Checkpoint | None) -> None:
@@ -127,9 +129,10 @@ class ChainFiles:
         write_arrays(self.path, {"drawn": np.asarray(drawn), **state})
 
     def _kept(self) -> Arrays:
-        found = read_arrays(self.path)
+        again = f"delete it and {RESUME}"
+        found = read_arrays(self.path, again)
         if "drawn" not in found:
-            raise RunError(f"{self.path} does not say how much was drawn: the run is damaged")
+            raise damaged(f"{self.path} does not say how much was drawn", again)
         return found
 
 
@@ -148,9 +151,9 @@ class Run:
     @property
     def model(self) -> Model:
         """The model, with its units."""
-        model = decode(self.config["model"])
+        model = decode(self.config["model"], "model")
         if not isinstance(model, Model):
-            raise RunError(f"{self.path / 'config.json'} names no model: the run is damaged")
+            raise damaged(f"{self.path / 'config.json'} names no model")
         return model
 
     @property
@@ -233,7 +236,7 @@ class Run:
     def read_tuned(self) -> tuple[dict[str, Any], Arrays]:
         facts = read_json(self.path / "tuned.json")
         if not isinstance(facts, dict) or not isinstance(facts.get("choices"), dict):
-            raise RunError(f"{self.path / 'tuned.json'} lacks 'choices': the run is damaged")
+            raise damaged(f"{self.path / 'tuned.json'} lacks 'choices'")
         return facts, read_arrays(self.path / "tuned.npz")
 
 
@@ -289,14 +292,12 @@ def open_run(path: Any) -> Run:
     needed = ("model", "columns", "num_samples", "num_chains", "seed")
     absent = [name for name in needed if name not in config]
     if absent:
-        raise RunError(f"{path / 'config.json'} lacks {absent[0]!r}: the run is damaged")
+        raise damaged(f"{path / 'config.json'} lacks {absent[0]!r}")
     if not isinstance(config.get("data"), dict | None):
-        raise RunError(f"{path / 'config.json'} does not describe its data: the run is damaged")
+        raise damaged(f"{path / 'config.json'} does not describe its data")
     counts = [config[name] for name in ("num_samples", "num_chains")]
     if not all(isinstance(count, int) and count > 0 for count in counts):
-        raise RunError(
-            f"{path / 'config.json'} has no sensible numbers of draws: the run is damaged"
-        )
+        raise damaged(f"{path / 'config.json'} has no sensible numbers of draws")
     return Run(path, config)
 
 
