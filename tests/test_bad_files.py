@@ -106,6 +106,18 @@ def test_damage_behind_a_good_header(tmp_path):
         ("a,b,a\n1,2,3\n4,5,6\n", ValueError, "column names must differ; got 'a' twice"),
         ("a,b\n1,2\n3,inf\n", ValueError, "infinite value in row 1, column 'b'"),
         ("a,b\n1,\n3,\n", ValueError, "column 'b' is all NaN; drop it"),
+        (
+            ",a,b\n0,1,2\n2,3,4\n",
+            ValueError,
+            "the first column has no name and does not count rows from 0; choose others with "
+            "columns= ('a', 'b'), or give it a name",
+        ),
+        (
+            ",a\n2020-01-01,1\n2020-01-02,2\n",
+            TypeError,
+            "the first column has no name and holds a date, '2020-01-01' in line 2; choose others",
+        ),
+        (",a\nu,1\nv,2\n", TypeError, "has no name and holds text, 'u' in line 2; choose others"),
     ],
     ids=[
         *(
@@ -119,6 +131,7 @@ def test_damage_behind_a_good_header(tmp_path):
             "blank",
         ),
         *("one name twice", "infinity", "all NaN"),
+        *("rows counted otherwise", "rows by date", "rows by name"),
     ],
 )
 def test_bad_csv(tmp_path, monkeypatch, text, error, fragment):

@@ -15,6 +15,7 @@ import xarray
 import sojourn as sj
 from sojourn import _progress, cli
 from sojourn._progress import Progress
+from sojourn.results.diagnostics import Check
 
 COMMAND = [sys.executable, "-c", "from sojourn.cli import main; main()"]
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=2)
@@ -296,6 +297,9 @@ def test_a_saved_fit_needs_data(run, fails, folder, tmp_path):
     about = json.loads(run("info", tmp_path / "saved.v2", "--json")[1])
     assert (about["model"], about["sampler"]) == ("GaussianHMM", "Gibbs")
     assert run("score", tmp_path / "saved.v2", folder / "data.csv", "--draws", "3")[0] == 0
+    (tmp_path / "saved.v2" / "tuned.json").unlink()
+    about = json.loads(run("info", tmp_path / "saved.v2", "--json")[1])
+    assert about["draws"] == "saving was cut short; save again"
 
 
 def test_configuration_files(run, fails, folder, tmp_path):
@@ -368,6 +372,82 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
     fails("method must be", "decode", made, "--method", "best")
     fails("the folder", "demo", "--out", "no/such/folder/demo.png")
     assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "in_shell"),
+    [
+        (
+            "set a longer one, windows=Windows(200, buffer=512), or Windows.full()",
+            "set a longer one, --length 200 --buffer 512, or --length full",
+        ),
+        ("raise num_warmup and num_samples, or look", "raise --warmup and --samples, or look"),
+        ("several modes in fit.plot_trace()", "several modes in the traces of sojourn report"),
+        ("raise num_samples or thin", "raise --samples or --thin"),
+        ("lower step_size or raise the batch", "lower --step-size or raise the --batch"),
+        ("step_size=0.1 is much", "--step-size 0.1 is much"),
+        (
+            "Use a smaller step_size or a larger batch",
+            "Use a smaller --step-size or a larger --batch",
+        ),
+        (
+            "use a longer buffer or a control variate",
+            "use a longer --buffer or --control-variate yes",
+        ),
+        ("use control_variate=False", "use --control-variate no"),
+        ("leave control_variate='auto'", "leave --control-variate auto"),
+        ("leave windows='auto'", "leave --length auto"),
+        ("length=640 is longer than", "--length 640 is longer than"),
+        ("num_states=5 needs 5", "--states 5 needs 5"),
+        ("num_lags=3 needs", "--lags 3 needs"),
+        ("state_dim=3 is more than", "--state-dim 3 is more than"),
+        ("num_chains must be at least 1", "--chains must be at least 1"),
+        ("init must be 'kmeans'", "--init must be 'kmeans'"),
+        ("the model expects emission_dim=2", "the model expects 2"),
+        ("pass what was given as `out`", "pass what was given as --out"),
+        ("before that are kept in this error's `fit`. Use", "before that are kept in the run. Use"),
+        ("continue with sojourn.resume('a/b')", "continue with sojourn resume a/b"),
+        ("choose others with columns= ('a')", "choose others with --column ('a')"),
+        # Names of files and columns stay as they are.
+        ("column 'step_size' holds text", "column 'step_size' holds text"),
+        ("/data/num_samples/thin.csv is empty", "/data/num_samples/thin.csv is empty"),
+        ("--step-size must be auto", "--step-size must be auto"),
+    ],
+)
+def test_messages_are_said_in_words_of_the_shell(run, monkeypatch, folder, said, in_shell):
+    """Errors, warnings and diagnostics alike."""
+    check = Check("r_hat", 2.0, 1.0, "R-hat", said)
+    monkeypatch.setattr("sojourn.cli.fitting.diagnose", lambda *_: [check])
+    fit = sj.load(folder / "run")
+
+    def resume(*args, **named):
+        warnings.warn(said, UserWarning, stacklevel=1)
+        return fit
+
+    monkeypatch.setattr("sojourn.cli.fitting.resume_run", resume)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = run("resume", folder / "run")
+    assert code == 0
+    assert err == f"sojourn: {in_shell}\nwarning: R-hat: 2, above 1; {in_shell}\n"
+
+    def fail(*args, **named):
+        raise ValueError(said)
+
+    monkeypatch.setattr("sojourn.cli.fitting.resume_run", fail)
+    assert run("resume", folder / "run") == (2, "", f"sojourn: {in_shell}\n")
+
+
+def test_a_traceback_is_shown_to_who_asks(run, monkeypatch, folder):
+    def fail(*args, **named):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("sojourn.cli.fitting.resume_run", fail)
+    assert run("resume", folder / "run") == (2, "", "sojourn: a bug\n")
+    monkeypatch.setenv("SOJOURN_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["sojourn", "resume", str(folder / "run")])
+    with pytest.raises(TypeError, match="a bug"):
+        cli.main()
 
 
 def test_failures_of_a_run_have_their_own_code(run, monkeypatch, folder):

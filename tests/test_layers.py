@@ -46,7 +46,7 @@ ALLOWED = {
     },
     "__main__": {"cli"},
     # Beside these, what `import sojourn` offers.
-    "experiments": {"synthetic", "plots", "series"},
+    "experiments": {"sojourn", "synthetic", "plots", "series"},
 }
 OUTSIDE = {"__main__", "plots", "reports", "cli", "demo", "experiments"}
 
@@ -55,15 +55,46 @@ def imports(path: Path, *, lazy: bool) -> set[str]:
     """Return the parts of the package that a file imports, optionally inside functions too."""
     tree = ast.parse(path.read_text())
     nodes = ast.walk(tree) if lazy else tree.body
-    found = set()
+    names = []
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("sojourn."):
-            found.add(node.module.split(".")[1])
-    return found
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import hides where it points"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    own = [name.split(".") for name in names if f"{name}.".startswith("sojourn.")]
+    return {_part_of(parts) for parts in own} - {"__version__"}
+
+
+def _part_of(parts: list[str]) -> str:
+    """Return the part that a dotted name lies in; "sojourn" for what `import sojourn` offers."""
+    known = {part(path) for path in PACKAGE.rglob("*.py")} | {"__version__"}
+    return parts[1] if len(parts) > 1 and parts[1] in known else "sojourn"
 
 
 def part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from sojourn.plots import plot_trace", {"plots"}),
+        ("from sojourn.experiments._traces import AUTO", {"experiments"}),
+        ("from sojourn import plots, series", {"plots", "series"}),
+        ("import sojourn.cli.data, json", {"cli"}),
+        ("import sojourn.plots as p", {"plots"}),
+        ("import sojourn as sj", {"sojourn"}),
+        ("from sojourn import sample, __version__", {"sojourn"}),
+        ("from sojourn import __version__", set()),
+        ("import sojourner, numpy", set()),
+        ("def f():\n    import sojourn.cli", {"cli"}),
+    ],
+)
+def test_every_way_to_import_is_seen(tmp_path, line, found):
+    (tmp_path / "x.py").write_text(line)
+    assert imports(tmp_path / "x.py", lazy=True) == found
+    assert imports(tmp_path / "x.py", lazy=False) == (set() if "def" in line else found)
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.stem)

@@ -1,6 +1,7 @@
 """Every format gives the same rows, lazily; options, splits, fingerprints and reopening."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -271,6 +272,68 @@ def test_names_of_xarrays(tmp_path):
             np.testing.assert_array_equal(series.rows(0, 300), ROWS)
 
 
+def _time_last(path, kind):
+    """Write ROWS with their columns first and dimensions that have names; returns the variable."""
+    import h5py
+    import zarr
+
+    labelled = xr.DataArray(ROWS.T, dims=("what", "time"), coords={"what": ["a", "b"]}, name="x")
+    if kind == "nc":
+        labelled.to_netcdf(path, engine="h5netcdf")
+    elif kind == "labels.h5":
+        with h5py.File(path, "w") as file:
+            file["x"] = ROWS.T
+            for axis, name in enumerate(labelled.dims):
+                file["x"].dims[axis].label = name
+    elif kind == "scales.h5":
+        labelled.to_netcdf(path, engine="h5netcdf")
+        with h5py.File(path) as file:
+            assert file["x"].shape == (2, 300)
+    elif kind == "zarr":
+        group = zarr.open_group(path, mode="w")
+        group.create_array("x", data=ROWS.T, chunks=(1, 64), dimension_names=labelled.dims)
+    else:
+        group = zarr.open_group(path, mode="w", zarr_format=2)
+        array = group.create_array("x", data=ROWS.T, chunks=(1, 64))
+        array.attrs["_ARRAY_DIMENSIONS"] = list(labelled.dims)
+    return "x"
+
+
+@pytest.mark.parametrize("kind", ["nc", "labels.h5", "scales.h5", "zarr", "v2.zarr"])
+def test_rows_are_over_time_wherever_it_stands(tmp_path, monkeypatch, kind):
+    path = tmp_path / f"x.{kind}"
+    variable = _time_last(path, kind)
+    asked = []
+    read = ArraySource.rows
+    monkeypatch.setattr(
+        ArraySource, "rows", lambda self, *span: asked.append(span) or read(self, *span)
+    )
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 2**10)
+    series = sj.open_series(path, variable=variable)
+    assert len(asked) > 3  # in blocks
+    assert series.lengths == (300,)
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    origin = np.array([100, 3, 280, 101, 3])
+    expected = np.stack([ROWS[o : o + 20] for o in origin])
+    np.testing.assert_array_equal(series.windows(origin, 20), expected)
+    if kind == "nc":
+        assert series.columns == ("a", "b")
+        with xr.open_dataset(path, engine="h5netcdf") as data:
+            assert sj.as_series(data["x"]).fingerprint == series.fingerprint
+            assert sj.as_series(data["x"].load()).fingerprint == series.fingerprint
+
+
+def test_several_series_over_time(tmp_path):
+    grid = xr.DataArray(
+        ROWS.reshape(3, 100, 2).transpose(1, 2, 0), dims=("time", "what", "who"), name="x"
+    ).transpose("who", "what", "time")
+    grid.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
+    for data in (tmp_path / "x.nc", grid):
+        series = sj.as_series(data)
+        assert series.lengths == (100, 100, 100)
+        np.testing.assert_array_equal(series.rows(50, 250), ROWS[50:250])
+
+
 def test_columns_of_a_frame_may_be_several_series():
     series = sj.as_series([NAMED["a"], NAMED["b"]])
     assert (series.columns, series.lengths) == (("y0",), (300, 300))
@@ -319,6 +382,52 @@ def test_memory_maps_are_not_copied(tmp_path):
         assert series.lengths == (10, 10)
         np.testing.assert_array_equal(series.rows(8, 12), mapped.reshape(20, 2)[8:12])
         assert series.rows(8, 12).dtype == np.float64
+
+
+def _written_by_pandas(path, frame=NAMED, **options):
+    frame.to_csv(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("names", [["a", "b"], [0, 1]])
+def test_csv_files_as_pandas_writes_them(tmp_path, monkeypatch, names, index, small):
+    if not small:
+        monkeypatch.setattr(tables, "_SMALL_CSV", 0)
+    path = _written_by_pandas(tmp_path / "x.csv", NAMED.set_axis(names, axis=1), index=index)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        series = sj.open_series(path)
+    assert series.columns == tuple(map(str, names))
+    np.testing.assert_array_equal(series.rows(0, 300), ROWS)
+    notes = {str(w.message) for w in told if "converted once" not in str(w.message)}
+    assert all(w.filename == __file__ for w in told)
+    left_out = {n for n in notes if "holds row numbers and is left out" in n}
+    assert len(left_out) == index
+    taken = {n for n in notes if "is taken for the names of its columns" in n}
+    assert len(taken) == (names == [0, 1] and not index)
+    assert notes == left_out | taken
+
+
+def test_a_csv_file_without_names_may_begin_with_missing_values(tmp_path):
+    for missing in ("NA", "nan", "NaN", "null", "", "#N/A"):
+        (tmp_path / "x.csv").write_text(f"{missing},1.5\n2,3\n4,5\n")
+        series = sj.open_series(tmp_path / "x.csv")
+        assert series.columns == ("y0", "y1")
+        np.testing.assert_array_equal(series.rows(0, 3), [[np.nan, 1.5], [2, 3], [4, 5]])
+
+
+def test_row_numbers_are_no_values_but_may_be_asked_for(tmp_path):
+    path = _written_by_pandas(tmp_path / "x.csv")
+    assert sj.open_series(path, columns=["b"]).columns == ("b",)
+    np.testing.assert_array_equal(
+        sj.open_series(path, columns=["", "a"]).rows(0, 300)[:, 0], np.arange(300)
+    )
+    two = _written_by_pandas(tmp_path / "y.csv", NAMED.assign(who=IDS))
+    with pytest.warns(UserWarning, match="left out"):
+        series = sj.open_series(two, sequence="who")
+    assert (series.columns, series.lengths) == (("a", "b"), (100, 200))
 
 
 def test_several_paths_are_several_series(tmp_path):

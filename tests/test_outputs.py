@@ -165,6 +165,9 @@ def test_nothing_else_is_replaced(tmp_path):
     (folder / "chapter").write_text("one")
     with pytest.raises(ValueError, match="a directory of something else"):
         sj.smooth(model, params, np.arange(5.0), out=folder)
+    (folder / "zarr.json").write_text("{")
+    with pytest.raises(ValueError, match="a directory of something else"):
+        sj.smooth(model, params, np.arange(5.0), out=folder)
     assert (folder / "chapter").exists()
     data = tmp_path / "data.parquet"
     pd.DataFrame({"a": np.arange(5.0)}).to_parquet(data)

@@ -1,5 +1,6 @@
 """Runs: stopped anywhere, damaged anyhow, resumed to the same bits."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -308,6 +309,46 @@ def test_saved_fits_are_loaded_but_not_resumed(tmp_path, unbroken):
         unbroken.save(tmp_path / "saved")
 
 
+def test_saving_that_was_cut_short_is_done_again(tmp_path, monkeypatch, unbroken):
+    calls = dying(monkeypatch, 10**9, Crash())
+    unbroken.save(tmp_path / "whole")
+    total, cut = calls[0], 0
+    fewer = dataclasses.replace(
+        unbroken,
+        posterior=unbroken.posterior.isel(draw=slice(3)),
+        sample_stats=unbroken.sample_stats.isel(draw=slice(3)),
+    )
+    for after in [*range(0, total, 17), total - 4]:
+        path = tmp_path / f"saved{after}"
+        with monkeypatch.context() as patch:
+            dying(patch, after, Crash())
+            with pytest.raises(Crash):
+                unbroken.save(path)
+        if (path / "config.json").exists():
+            cut += 1
+            fails("saving was cut short; save again", lambda p=path: sj.load(p))
+            fails("saving was cut short; save again", lambda p=path: sj.resume(p, Y))
+            with monkeypatch.context() as patch:
+                dying(patch, after, Crash())
+                with pytest.raises(Crash):  # what is saved next may be something else
+                    fewer.save(path)
+        unbroken.save(path)
+        assert same(sj.load(path), unbroken)
+        assert {p.name for p in path.iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
+    assert cut > 3
+
+
+def test_a_run_takes_the_place_of_a_fit_that_was_not_saved_whole(tmp_path, monkeypatch, unbroken):
+    with monkeypatch.context() as patch:
+        dying(patch, 80, Crash())
+        with pytest.raises(Crash):
+            unbroken.save(tmp_path / "run")
+    assert (tmp_path / "run" / "draws.zarr").exists()
+    how = {"num_samples": 3, "num_warmup": 2, "num_chains": 1, "progress": False}
+    fit = sj.sample(sj.GaussianHMM(3, 1), Y, sj.Gibbs(), out=tmp_path / "run", **how)
+    assert same(sj.load(tmp_path / "run"), fit)
+
+
 def test_saved_fits_know_which_draws_they_are(finished, tmp_path):
     (finished / "chain-0.npz").unlink()
     thinned = sj.load(finished, thin=3)
@@ -382,8 +423,10 @@ def test_given_starts_and_schedules_survive(tmp_path):
 def fails(fragment: str, call) -> None:
     with pytest.raises(sj.RunError) as caught:
         call()
-    assert fragment in str(caught.value), str(caught.value)
-    assert "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert fragment in message, message
+    assert "\n" not in message
+    assert "is damaged" not in message or "; restore it from a copy, or " in message, message
 
 
 def change(path: Path, **entries) -> None:
@@ -401,7 +444,7 @@ DAMAGE = {
     "lacking": (lambda p: (p / "config.json").write_text('{"format": 1}'), "lacks 'model'"),
     "another model": (
         lambda p: change(p / "config.json", model={"class": "Other", "fields": {}}),
-        "the run has a Other, which is not known here",
+        "the run names the model Other, which is not known here; import what defines it",
     ),
     "another field": (
         lambda p: change(p / "config.json", model={"class": "GaussianHMM", "fields": {"depth": 1}}),
@@ -455,6 +498,38 @@ def test_a_lost_state_is_drawn_again(finished, unbroken):
     assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
 
 
+@pytest.mark.parametrize(
+    ("damage", "advice", "deleted"),
+    [
+        ("a cut state", "delete it and call sojourn.resume to draw this chain", ["chain-0.npz"]),
+        ("a foreign state", "delete it and call sojourn.resume to draw", ["chain-0.npz"]),
+        ("a hole", "delete {0} and call sojourn.resume to draw this chain again", ["chain-0.npz"]),
+        (
+            "flipped",
+            "delete it and {1} and call sojourn.resume to draw this chain again",
+            ["draws.zarr/posterior/means/c/0", "chain-0.npz"],
+        ),
+        (
+            "no array",
+            "delete {0} and the files chain-*.npz and call sojourn.resume to draw all chains again",
+            ["draws.zarr", "chain-0.npz", "chain-1.npz"],
+        ),
+        (
+            "another array",
+            "delete {0} and the files chain-*.npz and call sojourn.resume to draw all chains again",
+            ["draws.zarr", "chain-0.npz", "chain-1.npz"],
+        ),
+    ],
+)
+def test_what_to_delete_so_that_a_damaged_run_goes_on(finished, unbroken, damage, advice, deleted):
+    DAMAGE[damage][0](finished)
+    paths = [finished / name for name in deleted]
+    fails(f"; restore it from a copy, or {advice.format(*paths)}", lambda: sj.load(finished))
+    for path in paths:
+        _files.remove(path)
+    assert same(sj.resume(finished, Y, 24, progress=False), unbroken)
+
+
 def test_a_run_is_not_cut_below_its_longest_chain(tmp_path, unbroken):
     run(tmp_path / "run", 12)
     (tmp_path / "run" / "chain-1.npz").unlink()
@@ -468,6 +543,12 @@ def test_a_run_that_forgot_its_tuning(finished, name):
     del facts[name]
     (finished / "tuned.json").write_text(json.dumps(facts))
     fails(f"tuned.json lacks '{name}'", lambda: sj.resume(finished, Y, 24))
+
+
+@pytest.mark.parametrize("name", ["tuned.json", "tuned.npz"])
+def test_a_run_whose_tuning_cannot_be_read(finished, name):
+    (finished / name).write_bytes(b"PK")
+    fails(f"{name} cannot be read", lambda: sj.resume(finished, Y, 24))
 
 
 def test_other_tools_read_the_draws(finished):

@@ -1,6 +1,7 @@
 """Files that are either whole or not there, arrays by name, and a lock on a directory."""
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -27,6 +28,15 @@ class WriteError(RunError):
     """A file of a run could not be written; what was written before is kept."""
 
 
+# What to do where nothing but a copy helps.
+BEGIN_ANEW = "sample again in another directory"
+
+
+def damaged(what: str, otherwise: str = BEGIN_ANEW) -> RunError:
+    """Return an error that says what is wrong with a run, and what to do where there is no copy."""
+    return RunError(f"{what}: the run is damaged; restore it from a copy, or {otherwise}")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
@@ -43,8 +53,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     write_file(path, lambda file: np.savez(file, **named))
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON.
+def read_json(path: Path, otherwise: str = BEGIN_ANEW) -> Any:
+    """Read JSON; `otherwise` is what to do about damage where there is no copy.
 
     Raises:
         RunError: The file is not there or is not JSON.
@@ -52,13 +62,17 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: the run is damaged") from None
+        raise damaged(f"{path} is missing", otherwise) from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
+        raise damaged(f"{path} cannot be read ({brief(error)})", otherwise) from None
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, otherwise: str = BEGIN_ANEW) -> dict[str, np.ndarray]:
     """Read all arrays of an npz file; nothing in it can execute code.
+
+    Args:
+        path: The file.
+        otherwise: What to do about damage where there is no copy.
 
     Raises:
         RunError: The file is not there, or not what was written.
@@ -67,9 +81,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: the run is damaged") from None
+        raise damaged(f"{path} is missing", otherwise) from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} cannot be read ({brief(error)}): the run is damaged") from None
+        raise damaged(f"{path} cannot be read ({brief(error)})", otherwise) from None
 
 
 def flatten(name: str, tree: Any) -> dict[str, Any]:
@@ -88,7 +102,7 @@ def fill(name: str, template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = _parts(template)
     if parts is None:
         if name not in arrays:
-            raise RunError(f"{name} is not in the file: the run is damaged or of another version")
+            raise damaged(f"{name} is not in the file, or is of another version")
         return arrays[name]
     filled = {key: fill(f"{name}/{key}", part, arrays) for key, part in parts.items()}
     if not parts:
@@ -166,21 +180,48 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give another name for a file or directory while it is written, of this process alone.
 
     At the end the disk has what was written and it takes its own name; what had it before is gone. If
-    anything goes wrong, it is removed.
+    anything goes wrong, it is removed and what was there stays. A process that dies just before a
+    directory takes its name leaves the one before as `.name.*.old`, which the next write removes.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    unique = f".{path.name}.{uuid.uuid4().hex}"
+    temporary, old = path.with_name(f"{unique}.part"), path.with_name(f"{unique}.old")
     try:
         yield temporary
-        if temporary.is_file():
-            _sync(temporary, os.O_RDWR)
+        is_directory = temporary.is_dir()
+        _sync_tree(temporary)
         if path.is_dir():  # a directory is not replaced by a rename unless it is empty
-            shutil.rmtree(path)
+            os.replace(path, old)
         os.replace(temporary, path)
         sync_directory(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+            if old.exists() and not path.exists():
+                os.replace(old, path)
+            remove(temporary)
         raise
+    left = path.parent.glob(f".{glob.escape(path.name)}.*.old") if is_directory else [old]
+    for one in left:
+        with contextlib.suppress(OSError):
+            remove(one)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_tree(path: Path) -> None:
+    """Let the disk have a file, or all that a directory holds."""
+    if not path.is_dir():
+        _sync(path, os.O_RDWR)
+        return
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            _sync(Path(folder) / name, os.O_RDWR)
+        sync_directory(Path(folder))
 
 
 def sync_directory(path: Path) -> None:

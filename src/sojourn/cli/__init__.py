@@ -1,7 +1,6 @@
 """The command line."""
 
 import os
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 
 from sojourn._files import WriteError
 from sojourn.cli import experimenting, fitting, showing, using
+from sojourn.cli.shell_words import in_shell
 from sojourn.sampling import DivergenceError
 
 app = typer.Typer(
@@ -28,8 +28,8 @@ for module in (fitting, using, showing, experimenting):
 # What the parser returns after Ctrl-C.
 _INTERRUPTED = 130
 
-# What the parser raises; its own module differs between versions of Typer.
-_UsageError: Any = typer.BadParameter.__mro__[2]
+# What the parser raises: click's, which versions of Typer keep in different modules.
+_ClickException: Any = typer.BadParameter.__mro__[2]
 
 
 def _version(value: bool) -> None:
@@ -53,19 +53,22 @@ def main() -> None:
     """Run the command line.
 
     Exit codes: 0 if all went well, 1 if a run failed or was stopped, 2 if it cannot be done as asked.
+    With SOJOURN_TRACEBACK=1 in the environment, errors of the library come with their traceback.
     """
     # One line each, and no place in the library's code.
-    warnings.showwarning = lambda message, *_, **__: print(f"sojourn: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: _tell(message)
     try:
         code = app(prog_name="sojourn", standalone_mode=False)
     except (DivergenceError, WriteError, fitting.RunStopped, typer.Abort) as error:
         _fail(error, 1)
-    except _UsageError as error:
+    except _ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(2)
         _fail(error.format_message(), 2)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        if os.environ.get("SOJOURN_TRACEBACK") == "1":
+            raise
         _fail(error, 2)
     else:
         if code == _INTERRUPTED:
@@ -73,24 +76,12 @@ def main() -> None:
         sys.exit(code)
 
 
-# What messages of the library call things, and what they are called in a shell.
-_IN_SHELL = (
-    (r"sojourn\.resume\('(.*?)'\)", r"sojourn resume \1"),
-    (r"sojourn\.resume\b", "sojourn resume"),
-    (r"open_series\(data, (\w+=.*?)\)", r"\1"),
-    (r", with data=", ", after the run's name"),
-    (r"\bWindows\.full\(\)", "--length full"),
-    (r"\bcolumns=", "--column"),
-    (r"\b(sequence|variable|missing)=(?=['\w])", r"--\1 "),
-    (r"\b(sequence|variable|missing)=", r"--\1"),
-)
+def _tell(message: object) -> None:
+    print(f"sojourn: {in_shell(message)}", file=sys.stderr)
 
 
 def _fail(error: object, code: int) -> NoReturn:
-    text = " ".join(str(error).split())
-    for words, command in _IN_SHELL:
-        text = re.sub(words, command, text)
-    print(f"sojourn: {text}", file=sys.stderr)
+    _tell(error)
     sys.exit(code)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from sojourn.cli import options
 from sojourn.cli.data import read, read_for, records, say
+from sojourn.cli.shell_words import in_shell
 from sojourn.results import Fit, diagnose
 from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
@@ -160,7 +161,7 @@ def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
     print(_with_digits(table).to_string(float_format=lambda value: f"{value:.4g}"))
     for check in diagnose(fit.posterior, fit.sample_stats, fit.choices):
         if not check.ok:
-            print(f"warning: {check.say()}", file=sys.stderr)
+            print(f"warning: {in_shell(check.say())}", file=sys.stderr)
     chains, draws = fit.posterior.sizes["chain"], fit.posterior.sizes["draw"]
     print(f"{chains} chains of {draws} draws in {run}; next: sojourn report {run}")
 

@@ -88,7 +88,9 @@ def info(
         choices = run.read_tuned()[0]["choices"] if run.is_tuned else {}
         drawn, asked = run.num_draws, run.config["num_samples"]
         state = f"{run.config['num_chains']} chains of {drawn} draws"
-        if drawn < asked:
+        if run.is_cut_short:
+            state = "saving was cut short; save again"
+        elif drawn < asked:
             state += f", {asked} asked for: continue with sojourn resume {path}"
         say(
             {

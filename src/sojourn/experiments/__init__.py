@@ -1,8 +1,9 @@
-"""The figures and tables of the paper, one module each, from the public interface alone.
+"""The figures and tables of the paper, one module each, from the public interface.
 
-They stand inside the package so that `sojourn experiment` finds them wherever it is installed; nothing
-but the command line imports them. A module whose name does not begin with an underscore is an
-experiment: its docstring says in one line what it shows, `run` takes a `Session` and does it.
+Beside it they use the synthetic series, and count cores as the library does. They stand inside the
+package so that `sojourn experiment` finds them wherever it is installed; nothing but the command line
+imports them. A module whose name does not begin with an underscore is an experiment: its docstring
+says in one line what it shows, `run` takes a `Session` and does it.
 """
 
 import importlib

@@ -369,7 +369,10 @@ class Fit:
         return [{n: v[i] for n, v in arrays.items()} for i in picked]
 
     def save(self, path: "str | PathLike[str]") -> None:
-        """Write the draws to a new directory, for `load`; to `resume` a run, sample with `out`."""
+        """Write the draws to a new directory, for `load`; to `resume` a run, sample with `out`.
+
+        If this is cut short, saving to the same directory begins anew.
+        """
         config = {
             "model": encode(self.model),
             "columns": list(self.columns),
@@ -437,6 +440,8 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     """
     check_size("thin", thin)
     run = open_run(path)
+    if run.is_cut_short:
+        raise RunError(f"{path} holds no fit: saving was cut short; save again")
     chains = run.chains
     chosen = largest_block([chain.num_draws for chain in chains])
     if not run.is_tuned or not chosen:

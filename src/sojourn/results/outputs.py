@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sojourn._files import read_json, replacing
+from sojourn._files import RunError, read_json, replacing
 from sojourn._validation import shown
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Model, Params, check_lags, check_model
@@ -291,8 +291,11 @@ def check_replaceable(target: Path, data: Mapping[str, Any] | None) -> None:
         raise ValueError(f"{target} holds the data; choose another name for what is written")
     if not target.is_dir():
         return
-    about = target / "zarr.json"
-    if not about.is_file() or "discrepancy" not in read_json(about).get("attributes", {}):
+    try:
+        about = read_json(target / "zarr.json")
+    except RunError:
+        about = {}
+    if "discrepancy" not in about.get("attributes", {}):
         raise ValueError(f"{target} is a directory of something else; choose another name")
 
 

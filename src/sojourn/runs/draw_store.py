@@ -19,9 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from sojourn._files import RunError, brief, cannot_write, read_json, sync_directory, write_file
+from sojourn._files import (
+    brief,
+    cannot_write,
+    damaged,
+    read_json,
+    sync_directory,
+    write_file,
+)
 
 Arrays = dict[str, np.ndarray]
+
+# What brings back a chain whose file is deleted.
+RESUME = "call sojourn.resume to draw this chain again"
 
 # Draws of a chunk.
 _CHUNK = 1000
@@ -90,6 +100,7 @@ class DrawStore:
         Raises:
             RunError: The store is damaged.
         """
+        again = f"{self.path.parent / f'chain-{chain}.npz'} and {RESUME}"
         names = sorted(path.parent.name for path in self.path.glob(f"{group}/*/zarr.json"))
         found = {}
         for name in names:
@@ -99,21 +110,24 @@ class DrawStore:
                     self._array(f"{group}/{name}")[chain, slice(0, num_draws, thin)]
                 )
             except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-                raise RunError(
-                    f"{path} cannot be read ({brief(error)}): the run is damaged"
-                ) from None
+                what = f"{path / 'c' / str(chain)} cannot be read ({brief(error)})"
+                raise damaged(what, f"delete it and {again}") from None
             if len(found[name]) != -(-num_draws // thin):
-                raise RunError(f"{path} lacks draws: the run is damaged")
+                raise damaged(f"{path} lacks draws", f"delete {again}")
         return found
 
     def _array(self, name: str) -> Any:
         """Open an array that is of the kind that `make_room` makes."""
         import zarr
 
-        about = read_json(self.path / name / "zarr.json")
+        again = (
+            f"delete {self.path} and the files chain-*.npz and call sojourn.resume to draw all chains "
+            "again"
+        )
+        about = read_json(self.path / name / "zarr.json", again)
         codecs = [part.get("name") for part in about.get("codecs", [])]
         if about.get("data_type") != "float64" or codecs != _CODECS:
-            raise RunError(f"{self.path / name} was not written by sojourn: the run is damaged")
+            raise damaged(f"{self.path / name} was not written by sojourn", again)
         return zarr.open_array(_durable(self.path / name), mode="r+", zarr_format=3)
 
 

@@ -35,31 +35,40 @@ def encode(value: Any) -> Any:
     raise TypeError(f"a run cannot keep a {type(value).__name__}; leave out `out`")
 
 
-def decode(record: Any) -> Any:
+def decode(record: Any, what: str = "class") -> Any:
     """Return what `encode` was given, arrays as nested tuples.
+
+    Args:
+        record: What `encode` returned.
+        what: What it is of a run, for messages.
 
     Raises:
         RunError: The class is not known, or does not take these fields.
     """
     if isinstance(record, list):
-        return tuple(decode(part) for part in record)
+        return tuple(decode(part, what) for part in record)
     if not isinstance(record, dict):
         return record
     if set(record) == {"location", "scale"}:
         return Units(*(tuple(record[name]) for name in ("location", "scale")))
     if set(record) != {"class", "fields"}:
-        return {name: decode(part) for name, part in record.items()}
+        return {name: decode(part, name) for name, part in record.items()}
     name, known = record["class"], _classes()
     if name not in known:
-        raise RunError(f"the run has a {name}, which is not known here; import what defines it")
+        raise RunError(
+            f"the run names the {what} {name}, which is not known here; import what defines it"
+        )
     fields = {f.name for f in dataclasses.fields(known[name])}
     unknown = sorted(set(record["fields"]) - fields)
     if unknown:
-        raise RunError(f"the run has a {name} with {unknown[0]!r}: it is of another {name}")
+        raise RunError(
+            f"the run names the {what} {name} with {unknown[0]!r}: it is of another {name}; import "
+            "what it was made with"
+        )
     try:
-        return known[name](**{n: decode(part) for n, part in record["fields"].items()})
+        return known[name](**{n: decode(part, n) for n, part in record["fields"].items()})
     except (TypeError, ValueError) as error:
-        raise RunError(f"the run has a {name} that cannot be made: {error}") from None
+        raise RunError(f"the {what} {name} of the run cannot be made: {error}") from None
 
 
 def _classes() -> dict[str, type]:

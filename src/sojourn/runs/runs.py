@@ -25,16 +25,18 @@ import numpy as np
 from sojourn._files import (
     RunError,
     cannot_write,
+    damaged,
     fill,
     flatten,
     lock,
     read_arrays,
     read_json,
+    remove,
     write_arrays,
     write_json,
 )
 from sojourn.models.base import Model
-from sojourn.runs.draw_store import Arrays, DrawStore
+from sojourn.runs.draw_store import RESUME, Arrays, DrawStore
 from sojourn.runs.records import decode
 
 # Version of the layout above; raised when older code could misread it.
@@ -118,7 +120,8 @@ class ChainFiles:
         count = self.num_draws
         draws = self.store.read(self.index, count, POSTERIOR, thin)
         if not draws or not all(np.isfinite(values).all() for values in draws.values()):
-            raise RunError(f"{self.store.path} lacks draws: the run is damaged")
+            what = f"{self.store.path} lacks draws of chain {self.index}"
+            raise damaged(what, f"delete {self.path} and {RESUME}")
         return draws, self.store.read(self.index, count, STATISTICS, thin)
 
     def _keep(self, drawn: int, checkpoint: Checkpoint | None) -> None:
@@ -126,9 +129,10 @@ class ChainFiles:
         write_arrays(self.path, {"drawn": np.asarray(drawn), **state})
 
     def _kept(self) -> Arrays:
-        found = read_arrays(self.path)
+        again = f"delete it and {RESUME}"
+        found = read_arrays(self.path, again)
         if "drawn" not in found:
-            raise RunError(f"{self.path} does not say how much was drawn: the run is damaged")
+            raise damaged(f"{self.path} does not say how much was drawn", again)
         return found
 
 
@@ -147,9 +151,9 @@ class Run:
     @property
     def model(self) -> Model:
         """The model, with its units."""
-        model = decode(self.config["model"])
+        model = decode(self.config["model"], "model")
         if not isinstance(model, Model):
-            raise RunError(f"{self.path / 'config.json'} names no model: the run is damaged")
+            raise damaged(f"{self.path / 'config.json'} names no model")
         return model
 
     @property
@@ -169,7 +173,8 @@ class Run:
         dims = {f"{POSTERIOR}/{n}": d for n, d in model.param_dims.items()}
         none = {f"{STATISTICS}/{n}": () for n in statistics}
         for left in self.path.glob(".*.part"):  # by a process that was killed
-            left.unlink()
+            if left.is_file():
+                left.unlink()
         # Whatever is asked for, what was drawn stays.
         most = max(self.config["num_samples"], *(chain.num_draws for chain in self.chains))
         self.store.make_room(self.config["num_chains"], most, shapes | none, dims | none)
@@ -209,6 +214,16 @@ class Run:
         return (self.path / "tuned.json").exists()
 
     @property
+    def is_saved(self) -> bool:
+        """Whether it was saved from memory, with draws and nothing to go on from."""
+        return "init" not in self.config
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it was to be saved from memory and was not to the end."""
+        return self.is_saved and not self.is_tuned
+
+    @property
     def is_empty(self) -> bool:
         """Whether it ended before anything was chosen or drawn."""
         return not self.is_tuned and not any(chain.path.exists() for chain in self.chains)
@@ -221,7 +236,7 @@ class Run:
     def read_tuned(self) -> tuple[dict[str, Any], Arrays]:
         facts = read_json(self.path / "tuned.json")
         if not isinstance(facts, dict) or not isinstance(facts.get("choices"), dict):
-            raise RunError(f"{self.path / 'tuned.json'} lacks 'choices': the run is damaged")
+            raise damaged(f"{self.path / 'tuned.json'} lacks 'choices'")
         return facts, read_arrays(self.path / "tuned.npz")
 
 
@@ -229,7 +244,7 @@ class Run:
 def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
     """Make a run directory and keep other processes from writing to it.
 
-    A run that ended before anything was chosen gives way.
+    A run that ended before anything was chosen gives way, and so does one that was not saved whole.
 
     Raises:
         RunError: It cannot be written, or already holds a run or something else.
@@ -251,11 +266,8 @@ def create_run(path: Any, config: dict[str, Any]) -> Iterator[Run]:
         )
     config = {"format": FORMAT, "versions": versions(), **config}
     with lock(path / "lock"):
-        if (path / "config.json").exists() and not _is_empty(path):
-            raise RunError(
-                f"{path} already holds {_described(path)}; continue it with sojourn.resume, or "
-                "choose another directory"
-            )
+        if (path / "config.json").exists():
+            _give_way(path)
         write_json(path / "config.json", config)
         yield Run(path, config)
 
@@ -280,14 +292,12 @@ def open_run(path: Any) -> Run:
     needed = ("model", "columns", "num_samples", "num_chains", "seed")
     absent = [name for name in needed if name not in config]
     if absent:
-        raise RunError(f"{path / 'config.json'} lacks {absent[0]!r}: the run is damaged")
+        raise damaged(f"{path / 'config.json'} lacks {absent[0]!r}")
     if not isinstance(config.get("data"), dict | None):
-        raise RunError(f"{path / 'config.json'} does not describe its data: the run is damaged")
+        raise damaged(f"{path / 'config.json'} does not describe its data")
     counts = [config[name] for name in ("num_samples", "num_chains")]
     if not all(isinstance(count, int) and count > 0 for count in counts):
-        raise RunError(
-            f"{path / 'config.json'} has no sensible numbers of draws: the run is damaged"
-        )
+        raise damaged(f"{path / 'config.json'} has no sensible numbers of draws")
     return Run(path, config)
 
 
@@ -306,11 +316,22 @@ def versions() -> dict[str, str]:
     }
 
 
-def _is_empty(path: Path) -> bool:
+def _give_way(path: Path) -> None:
+    """Remove what is left of a run that holds nothing; raise if it does, or cannot be read."""
     try:
-        return open_run(path).is_empty
+        run = open_run(path)
+        gives_way = run.is_empty or run.is_cut_short
+        onward = "" if run.is_saved else "continue it with sojourn.resume, or "
     except RunError:  # damaged, or of something else
-        return False
+        gives_way, onward = False, ""
+    if not gives_way:
+        raise RunError(f"{path} already holds {_described(path)}; {onward}choose another directory")
+    try:
+        for pattern in ("draws.zarr", "chain-*.npz", "tuned.npz"):
+            for left in path.glob(pattern):
+                remove(left)
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 def _described(path: Path) -> str:

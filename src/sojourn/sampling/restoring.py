@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn._files import RunError, fill, flatten
+from sojourn._files import RunError, brief, damaged, fill, flatten
 from sojourn.blocks import Pilot
 from sojourn.dynamics import Metric
 from sojourn.gradients import Center, fetch, full, windowed
@@ -61,14 +61,18 @@ def settings_of(run: Run) -> Settings:
         RunError: The run has no settings: it was saved from memory.
     """
     names = [f.name for f in dataclasses.fields(Settings)]
-    if "init" not in run.config:
+    if run.is_cut_short:
+        raise RunError(f"{run.path} holds no fit: saving was cut short; save again")
+    if run.is_saved:
         raise RunError(
             f"{run.path} was saved from memory and cannot be continued; sample again with `out`"
         )
     try:
-        return Settings(**{name: decode(run.config[name]) for name in names})
+        return Settings(**{name: decode(run.config[name], name) for name in names})
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.path / 'config.json'} is damaged: {error}") from None
+        raise damaged(
+            f"{run.path / 'config.json'} has settings that cannot be used ({brief(error)})"
+        ) from None
 
 
 def series_of(run: Run, data: Any) -> Series:
@@ -128,8 +132,8 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
         return Prepared(center, metric, choices, None)
     for name in ("sampler", "windows", "buffer", "reference"):
         if name not in facts:
-            raise RunError(f"{run.path / 'tuned.json'} lacks {name!r}: the run is damaged")
-    windows = decode(facts["windows"])
+            raise damaged(f"{run.path / 'tuned.json'} lacks {name!r}")
+    windows = decode(facts["windows"], "windows")
     if windows.is_full:
         tiles = make_tiles(model, series, facts["buffer"])
         estimator, source = full(model, series, tiles)
@@ -146,12 +150,10 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             each = arrays["chances"]
             assert source.where is not None
             if each.shape != (int(source.where.last_window[-1]),) or not (each > 0).all():
-                raise RunError(
-                    f"{run.path / 'tuned.npz'} has chances of other windows: it is damaged"
-                )
+                raise damaged(f"{run.path / 'tuned.npz'} has chances of other windows")
             source = source._replace(chances=Chances.of(each))
     tuned = Tuned(
-        sampler=decode(facts["sampler"]),
+        sampler=decode(facts["sampler"], "sampler"),
         estimator=estimator,
         source=source,
         metric=metric,

@@ -193,6 +193,40 @@ def from_array(array: Any, what: str) -> list[Source]:
     return [ArraySource(array, names, index=i) for i in range(shape[0])]
 
 
+def over_time(array: Any, dims: Sequence[Any]) -> Any:
+    """Return an array with the dimension named "time" as that of its rows, read when needed.
+
+    Args:
+        array: An array of two or three dimensions; others are returned as they are.
+        dims: Names of its dimensions, as far as they have any.
+    """
+    if "time" not in dims or not len(dims) == len(array.shape) in (2, 3):
+        return array
+    *others, columns = (axis for axis, name in enumerate(dims) if name != "time")
+    order = (*others, list(dims).index("time"), columns)
+    return array if order == tuple(range(len(dims))) else _Reordered(array, order, dims)
+
+
+class _Reordered:
+    """An array with its dimensions in another order: each request is turned, not the array."""
+
+    def __init__(self, array: Any, order: Sequence[int], dims: Sequence[Any]) -> None:
+        self._array, self._order = array, order
+        self.shape = tuple(array.shape[axis] for axis in order)
+        self.dtype, self.dims = array.dtype, tuple(dims[axis] for axis in order)
+        self.coords = getattr(array, "coords", None)
+        chunks = getattr(array, "chunks", None)
+        self.chunks = tuple(chunks[axis] for axis in order) if chunks else None
+
+    def __getitem__(self, where: Any) -> np.ndarray:
+        asked = where if isinstance(where, tuple) else (where,)
+        parts: list[Any] = [slice(None)] * len(self._order)
+        for axis, part in zip(self._order, asked, strict=False):
+            parts[axis] = part
+        left = [axis for axis in self._order if isinstance(parts[axis], slice)]
+        return np.asarray(self._array[tuple(parts)]).transpose(np.argsort(np.argsort(left)))
+
+
 def _coordinate_names(array: Any) -> tuple[str, ...] | None:
     """Return the names that an xarray gives to its columns."""
     dims = getattr(array, "dims", None)
@@ -273,16 +307,11 @@ def _unframe(
 
 
 def _from_labelled(data: Any) -> tuple[Any, tuple[str, ...] | None]:
-    """Return the values of a DataArray of xarray, as sources if they are not in memory, and names.
-
-    A dimension named "time" is that of the rows, wherever it stands.
-    """
-    if "time" in data.dims and data.ndim in (2, 3):
-        *others, columns = (name for name in data.dims if name != "time")
-        data = data.transpose(*others, "time", columns)
+    """Return the values of a DataArray of xarray, as sources if they are not in memory, and names."""
+    array = over_time(data, data.dims)
     if getattr(data.variable, "_in_memory", False):
-        return data.to_numpy(), _coordinate_names(data)
-    sources = from_array(data, "data")
+        return np.asarray(array[:]) if data.ndim else data.to_numpy(), _coordinate_names(array)
+    sources = from_array(array, "data")
     return sources if len(sources) > 1 else sources[0], sources[0].columns
 
 

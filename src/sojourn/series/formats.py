@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.series.convert import check_numbers, from_array
+from sojourn.series.convert import check_numbers, from_array, over_time
 from sojourn.series.series import check_known, check_unique, suggestion
 from sojourn.series.sources import ColumnSource, Source
 
@@ -116,7 +116,10 @@ def open_zarr(place: Place, variable: str | None, columns: Names) -> list[Source
         node: Any = zarr.open(place.text if not place.is_local else str(place.path), mode="r")
         is_group = hasattr(node, "keys")
         arrays = dict(node.arrays()) if is_group else {"": node}
-    every = {name: _ZarrArray(array, place) for name, array in arrays.items()}
+    every = {
+        name: over_time(_ZarrArray(array, place), _zarr_dims(array))
+        for name, array in arrays.items()
+    }
     if is_group:
         return _from_group(every, place, variable, columns)
     _no_names(place, variable)
@@ -126,12 +129,15 @@ def open_zarr(place: Place, variable: str | None, columns: Names) -> list[Source
 def open_hdf5(place: Place, variable: str | None, columns: Names) -> list[Source]:
     """Open the datasets of a file."""
     h5py = need("h5py", "hdf5")
+    every: dict[str, Any] = {}
+
+    def keep(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            every[name] = over_time(node, _hdf5_dims(node))
+
     with readable(place, "HDF5"):
         file = h5py.File(str(place.path) if place.is_local else place.open(), "r")
-        every: dict[str, Any] = {}
-        file.visititems(
-            lambda name, node: every.update({name: node}) if hasattr(node, "dtype") else None
-        )
+        file.visititems(keep)
     return _from_group(every, place, variable, columns)
 
 
@@ -148,7 +154,7 @@ def open_netcdf(place: Place, variable: str | None, columns: Names) -> list[Sour
                 raise
             need("h5netcdf", "hdf5")
             raise
-    every = {str(name): data[name] for name in data.data_vars}
+    every = {str(name): over_time(data[name], data[name].dims) for name in data.data_vars}
     return _from_group(every, place, variable, columns)
 
 
@@ -199,6 +205,20 @@ def _from_group(
     for name, array in chosen.items():
         check_numbers(name, array.dtype)
     return [ColumnSource(chosen)]
+
+
+def _zarr_dims(array: Any) -> Sequence[Any]:
+    """Return the names of an array's dimensions, which the second version of Zarr left to xarray."""
+    names = getattr(array.metadata, "dimension_names", None)
+    return names or array.attrs.get("_ARRAY_DIMENSIONS", ())
+
+
+def _hdf5_dims(dataset: Any) -> Sequence[Any]:
+    """Return the names of a dataset's dimensions: labels, or the scales that NetCDF attaches."""
+    return [
+        dim.label or next((scale.name.split("/")[-1] for scale in dim.values()), None)
+        for dim in dataset.dims
+    ]
 
 
 def _no_names(place: Place, variable: str | None) -> None:

@@ -146,21 +146,37 @@ class _Parquet(Source):
         return self._open[i]
 
 
+class _Layout(NamedTuple):
+    """Names of the columns of a CSV file, what separates them, whether the first line names them."""
+
+    names: list[str]
+    separator: str
+    has_header: bool
+
+
 def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
-    """Open text with a column separator; the first line names the columns unless it holds numbers."""
-    names, separator, has_header = _header(place)
+    """Open text with a column separator; the first line names the columns unless it holds numbers.
+
+    Names may be 0, 1, …, as pandas writes those that nobody chose. Row numbers that pandas writes, in a
+    first column without a name, are left out.
+    """
+    layout = _layout(place)
+    names = layout.names
     check_unique(names)
     if sequence is not None:
         check_known("column", [sequence], names)
-    chosen = [n for n in names if n != sequence] if columns is None else list(columns)
+    numbered = columns is None and names[0] == "" != sequence and len(names) > 1
+    every = names[1:] if numbered else names
+    chosen = [n for n in every if n != sequence] if columns is None else list(columns)
     check_known("column", chosen, names)
-    parts = _csv_blocks(place, names, separator, has_header, chosen, sequence)
+    parts = _csv_blocks(place, layout, chosen, sequence, numbered=numbered)
     size = place.size()
     if size is not None and size <= _SMALL_CSV:
         blocks, ids = zip(*parts, strict=True)
         source = ArraySource(np.concatenate(blocks), tuple(chosen))
         return Table(source, *_lengths(source, ids, sequence))
-    cache = _cache_of(place, [*chosen, sequence or ""])
+    # Columns that were chosen were converted without a look at the numbers of rows.
+    cache = _cache_of(place, [*chosen, sequence or "", *["rows are numbered"] * numbered])
     note = cache.with_suffix(".json")
     stamp = _stamp(place)
     with_note = _read_note(note) if cache.exists() else {}
@@ -171,19 +187,18 @@ def open_csv(place: Place, columns: Names, sequence: str | None) -> Table:
         lengths, called = _lengths(source, names_of_series, sequence)
         with_note = {"stamp": stamp, "lengths": lengths, "names": called}
         write_json(note, with_note)
-        message = f"{place.text} was converted once to {cache}"
-        warnings.warn(message, UserWarning, stacklevel=_users_level())
+        _note(f"{place.text} was converted once to {cache}")
     source = ArraySource(np.load(cache, mmap_mode="r"), tuple(chosen))
     called = with_note["names"]
     return Table(source, tuple(with_note["lengths"]), None if called is None else tuple(called))
 
 
-def _users_level() -> int:
-    """Return the `stacklevel` of a warning that names the code that called the library."""
-    frame, level = sys._getframe(1), 1
+def _note(message: str) -> None:
+    """Warn, at the line that called the library."""
+    frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("sojourn."):
         frame, level = frame.f_back, level + 1
-    return level
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def _read_note(path: Path) -> dict[str, Any]:
@@ -254,8 +269,8 @@ def _to_rows(table: Any, columns: Sequence[str]) -> np.ndarray:
     return np.column_stack([np.asarray(c.to_numpy(), np.float64) for c in as_floats])
 
 
-def _header(place: Place) -> tuple[list[str], str, bool]:
-    """Return the names of the columns, what separates them, and whether the first line names them."""
+def _layout(place: Place) -> _Layout:
+    """Read the first line."""
     with place.open() as file:
         line = file.readline(2**20)
     if not line.strip():
@@ -266,29 +281,41 @@ def _header(place: Place) -> tuple[list[str], str, bool]:
         raise ValueError(f"{place.text} cannot be read as CSV: it is not text in UTF-8") from None
     separator = "\t" if place.suffix == ".tsv" else max(",;\t", key=text.count)
     fields = [field.strip() for field in next(csv.reader([text], delimiter=separator))]
-    if all(_is_number(field) for field in fields):
-        return list(default_names(len(fields))), separator, False
-    return fields, separator, True
+    if fields == _counted(len(fields)):
+        _note(
+            f"{place.text}: the first line, {text[:40]}, is taken for the names of its columns, as "
+            "pandas writes them; put a line of names above it if it is a row"
+        )
+    elif fields != ["", *_counted(len(fields) - 1)] and all(map(_is_number, fields)):
+        return _Layout(list(default_names(len(fields))), separator, False)
+    return _Layout(fields, separator, True)
+
+
+def _counted(count: int) -> list[str]:
+    """Return the names of columns that pandas writes where nobody named them."""
+    return [str(i) for i in range(count)]
 
 
 def _is_number(field: str) -> bool:
+    """Return whether the reader takes a field for a number or a missing one."""
     try:
-        float(field or "nan")
+        float("nan" if field in pyarrow.csv.ConvertOptions().null_values else field)
     except ValueError:
         return False
     return True
 
 
 def _csv_blocks(
-    place: Place,
-    names: list[str],
-    separator: str,
-    has_header: bool,
-    chosen: list[str],
-    sequence: str | None,
+    place: Place, layout: _Layout, chosen: list[str], sequence: str | None, *, numbered: bool
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Read values and names of series block by block."""
+    """Read values and names of series block by block.
+
+    If rows are `numbered`, the first column has to say so.
+    """
+    names, separator, has_header = layout
     types: dict[str, Any] = {name: pyarrow.float64() for name in chosen}
+    if numbered:
+        types[names[0]] = pyarrow.float64()
     if sequence is not None:
         types[sequence] = pyarrow.string()
     with place.open() as file:
@@ -302,15 +329,29 @@ def _csv_blocks(
                 pyarrow.csv.ParseOptions(delimiter=separator),
                 pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types)),
             )
-            empty = True
+            count = 0
             for batch in reader:
-                empty = False
+                numbers = np.arange(count, count + len(batch))
+                count += len(batch)
+                if numbered and not np.array_equal(batch.column(names[0]), numbers):
+                    raise ValueError(_nameless(place, names, "does not count rows from 0"))
                 ids = None if sequence is None else np.asarray(batch.column(sequence))
                 yield _to_rows(pyarrow.table(batch), chosen), ids
         except pyarrow.ArrowInvalid as error:
             raise _explained(place, names, str(error)) from None
-    if empty:
+    if count == 0:
         raise ValueError(f"{place.text} has no rows; expected at least two")
+    if numbered:
+        _note(f"{place.text}: the first column, without a name, holds row numbers and is left out")
+
+
+def _nameless(place: Place, names: list[str], what: str) -> str:
+    """Say what is wrong with a first column that has no name."""
+    rest = ", ".join(map(repr, names[1:]))
+    return (
+        f"{place.text}: the first column has no name and {what}; choose others with columns= "
+        f"({rest}), or give it a name"
+    )
 
 
 def _explained(place: Place, names: list[str], text: str) -> Exception:
@@ -326,9 +367,11 @@ def _explained(place: Place, names: list[str], text: str) -> Exception:
     if value:
         name = names[int(value[1])]
         kind = "a date" if re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", value[2]) else "text"
+        what = f"holds {kind}, {value[2][:40]!r}{where}"
+        if name == names[0] == "":
+            return TypeError(_nameless(place, names, what))
         return TypeError(
-            f"{place.text}: column {name!r} holds {kind}, {value[2][:40]!r}{where}; expected numbers: "
-            f"{_others(name, names)}"
+            f"{place.text}: column {name!r} {what}; expected numbers: {_others(name, names)}"
         )
     if "Empty CSV" in text:
         return ValueError(f"{place.text} has no rows; expected at least two")
