@@ -55,14 +55,12 @@ def test_windows_without_buffers_are_noticed(switching):
 def test_a_step_far_too_large_is_noticed(switching):
     model, y = switching
     usual = sj.sample(model, y, num_samples=5, num_warmup=5, **SETTINGS).choices["step_size"]
-    lengths = {"num_samples": 20, "num_warmup": 20}
-    with pytest.raises(sj.DivergenceError, match="smaller step_size"):
-        sj.sample(model, y, sj.SGRLD(step_size=30 * usual), **lengths, **SETTINGS)
-    # Twice as long, chains are not lost: what that leaves is told by the diagnostics alone.
-    fit = sj.sample(model, y, sj.SGRLD(step_size=2 * usual), **lengths, **SETTINGS)
-    table, warned = diagnosed(fit)
-    assert not table.loc["discretisation", "ok"]
-    assert any("lower step_size" in line for line in warned)
+    for factor in (2, 30):
+        sampler = sj.SGRLD(step_size=factor * usual)
+        fit = sj.sample(model, y, sampler, num_samples=20, num_warmup=20, **SETTINGS)
+        table, warned = diagnosed(fit)
+        assert not table.loc["discretisation", "ok"]
+        assert any("lower step_size" in line for line in warned)
 
 
 def test_entries_that_are_fixed_do_not_silence_the_rest():

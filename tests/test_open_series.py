@@ -418,6 +418,19 @@ def test_a_csv_file_without_names_may_begin_with_missing_values(tmp_path):
         np.testing.assert_array_equal(series.rows(0, 3), [[np.nan, 1.5], [2, 3], [4, 5]])
 
 
+@pytest.mark.parametrize("text", ["0\n1\n0\n3\n", "0,1\n1,0\n"])
+def test_small_integers_are_a_row_where_integers_follow(tmp_path, text):
+    (tmp_path / "x.csv").write_text(text)
+    assert sj.open_series(tmp_path / "x.csv").num_rows == len(text.split())
+
+
+def test_the_index_of_a_frame_in_a_parquet_file_is_no_column(tmp_path):
+    NAMED.iloc[[5, 1, 7]].to_parquet(tmp_path / "x.parquet")
+    series = sj.open_series(tmp_path / "x.parquet")
+    assert series.columns == ("a", "b")
+    np.testing.assert_array_equal(series.rows(0, 3), ROWS[[5, 1, 7]])
+
+
 def test_row_numbers_are_no_values_but_may_be_asked_for(tmp_path):
     path = _written_by_pandas(tmp_path / "x.csv")
     assert sj.open_series(path, columns=["b"]).columns == ("b",)

@@ -13,6 +13,10 @@ from sojourn.blocks import Block, Pilot
 from sojourn.models.base import Coords, Model
 
 
+# Posterior sds, beyond the typical √d, that no draw is from the mode: one in a million of Gaussian ones.
+_BEYOND = 5.0
+
+
 class State(NamedTuple):
     """Where a chain is.
 
@@ -44,7 +48,7 @@ class Metric(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How far the log-posterior near its mode is from what the metric takes it for.
+    """Measured departure of the log-posterior near its mode from a Gaussian with this metric.
 
     Attributes:
         curvature: Largest curvature per row, in the metric.
@@ -181,9 +185,18 @@ def kick(
     metric: Metric,
     tame: Array | float,
 ) -> Array:
-    """Return √h Eᵀ g, bounded where it is to be tamed."""
+    """Return √h Eᵀ g, bounded where it is to be tamed.
+
+    In any case a kick leads no farther than twice the distance from the mode that draws ever have. Far
+    out, where the curvature may be many times that of the metric, it would otherwise lead farther out
+    on the other side, and a chain away for good.
+    """
     r = jnp.sqrt(h) * pull(metric.root, posterior_gradient(model, coords, statistics))
-    return r / (1 + tame * jnp.sqrt(h) * jnp.linalg.norm(r))
+    norm = jnp.linalg.norm(r)
+    # A kick leads √h r, in posterior sds √(h T) |r|, and draws are √d ± 1 of these from the mode.
+    farthest = 2 * (jnp.sqrt(1.0 * len(r)) + _BEYOND)
+    r = r * jnp.minimum(1.0, farthest / (jnp.sqrt(h * metric.num_rows) * norm))
+    return r / (1 + tame * jnp.sqrt(h) * norm)
 
 
 def drift(coords: Coords, r: Array, h: Array, metric: Metric) -> dict[str, Array]:

@@ -37,6 +37,15 @@ _OPEN_FILES = 16
 # Bytes up to which a CSV file is read into memory.
 _SMALL_CSV = 2**24
 
+# From this many columns on, a first line 0, 1, … is one of names, whatever follows.
+_MANY_NAMES = 3
+
+# A line of integers.
+_INTEGERS = re.compile(r"[\s\d,;+-]+")
+
+# What pandas calls an index without a name among the columns of a Parquet file.
+_INDEX = re.compile(r"__index_level_\d+__")
+
 
 class Table(NamedTuple):
     """Columns of values, and the lengths of the series in them, with names if they have any."""
@@ -67,7 +76,8 @@ def open_parquet(place: Place, columns: Names, sequence: str | None) -> Table:
     by_part = sequence is not None and all(sequence in key for key in keys)
     if sequence is not None and not by_part:
         check_known("column", [sequence], schema.names)
-    chosen = [n for n in schema.names if n != sequence] if columns is None else list(columns)
+    values = [n for n in schema.names if n != sequence and not _INDEX.fullmatch(n)]
+    chosen = values if columns is None else list(columns)
     check_known("column", chosen, schema.names)
     for name in chosen:
         _check_type(place, name, schema.field(name).type, schema.names)
@@ -270,9 +280,9 @@ def _to_rows(table: Any, columns: Sequence[str]) -> np.ndarray:
 
 
 def _layout(place: Place) -> _Layout:
-    """Read the first line."""
+    """Read the first line and, where that could be names or a row, the second."""
     with place.open() as file:
-        line = file.readline(2**20)
+        line, following = file.readline(2**20), file.readline(2**20)
     if not line.strip():
         raise ValueError(f"{place.text} is empty; expected a line of names and rows of numbers")
     try:
@@ -281,7 +291,11 @@ def _layout(place: Place) -> _Layout:
         raise ValueError(f"{place.text} cannot be read as CSV: it is not text in UTF-8") from None
     separator = "\t" if place.suffix == ".tsv" else max(",;\t", key=text.count)
     fields = [field.strip() for field in next(csv.reader([text], delimiter=separator))]
-    if fields == _counted(len(fields)):
+    # A few small integers in a row may as well be a row of such.
+    ambiguous = len(fields) < _MANY_NAMES and _INTEGERS.fullmatch(
+        following.decode("utf-8", "replace")
+    )
+    if fields == _counted(len(fields)) and not ambiguous:
         _note(
             f"{place.text}: the first line, {text[:40]}, is taken for the names of its columns, as "
             "pandas writes them; put a line of names above it if it is a row"
