@@ -117,3 +117,30 @@ def test_a_thermostat_absorbs_noise_of_unknown_size():
     assert inflated == pytest.approx(naive.noise_share(0.05, 2.0), rel=0.35)
     absorbed = np.trace(_covariance(sj.SGNHT(step_size=0.05, friction=1.0), metric, noise)) / 2
     assert abs(absorbed - 1) < 4 * SE + 0.03  # the thermostat of two coordinates moves itself
+
+
+class _Steep(_Gaussian):
+    """The Gaussian, with walls many sds out that grow exponentially, as scales in logarithms have."""
+
+    def expected_log_joint(self, coords, statistics):
+        wall = jnp.exp(30 * np.sqrt(ROWS) * jnp.abs(coords["u"]) - 150)
+        return super().expected_log_joint(coords, statistics) - wall.sum()
+
+
+@pytest.mark.parametrize("sampler", [sj.SGRLD(0.8), sj.SGHMC(0.5), sj.SGNHT(0.5)])
+def test_chains_are_not_lost_where_the_posterior_is_steep(sampler):
+    """From behind a wall, where one step along the gradient would lead to infinity."""
+    with jax.enable_x64(True):
+        metric = Metric({}, {"u": jnp.asarray(_root(1.0))}, ROWS)
+        start = {"u": jnp.array([8.0, 0.0]) / np.sqrt(ROWS)}
+        state = sampler.start(jax.random.key(0), start, metric)
+
+        def step(t, state):
+            key = jax.random.fold_in(jax.random.key(1), t)
+            epsilon = jnp.asarray(sampler.step_size)
+            return sampler.step(
+                key, _Steep(), state, jnp.zeros(2), epsilon, metric, tame=jnp.asarray(0.0)
+            )
+
+        u = jax.lax.fori_loop(0, STEPS, step, state).coords["u"]
+    assert np.abs(u).max() * np.sqrt(ROWS) < 10

@@ -1,4 +1,4 @@
-"""A million rows with no argument but the data: draws against Laplace's law, or that given the states."""
+"""A million rows with no argument but the data: draws against Laplace's law, or that given states."""
 
 import jax
 import jax.numpy as jnp

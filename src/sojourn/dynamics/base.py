@@ -12,7 +12,6 @@ from sojourn._validation import check_positive
 from sojourn.blocks import Block, Pilot
 from sojourn.models.base import Coords, Model
 
-
 # Posterior sds, beyond the typical √d, that no draw is from the mode: one in a million of Gaussian ones.
 _BEYOND = 5.0
 
