@@ -9,7 +9,7 @@ import sojourn as sj
 from sojourn.gibbs import Sweep
 from sojourn.results.align import match_states, permute
 from sojourn.results.diagnostics import effective_sample_size, r_hat
-from sojourn.synthetic import alternating_rotations
+from sojourn.synthetic import alternating_rotations, reversed_cycles
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,8 @@ def entries(fit):
 def relabelled(fit, reference):
     """Return the entries of a fit under the labels of the reference."""
     name = "means" if "means" in fit.mean else "A"
-    order = match_states(reference.mean[name].reshape(2, -1), fit.mean[name].reshape(2, -1))
+    theirs, ours = (f.mean[name].reshape(len(f.mean[name]), -1) for f in (reference, fit))
+    order = match_states(theirs, ours)
     dims = fit.model.param_dims
     for variable in fit.posterior:
         values = fit.posterior[variable]
@@ -50,6 +51,17 @@ def relabelled(fit, reference):
             permute(values.to_numpy(), dims[variable], order, leading=2),
         )
     return entries(fit)
+
+
+def compare(found, expected):
+    """Return the largest difference of means, in sds, and of sds, and the smallest effective size."""
+    worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
+    for entry, chains in found.items():
+        sd = expected[entry].std()
+        worst["mean"] = max(worst["mean"], abs(chains.mean() - expected[entry].mean()) / sd)
+        worst["sd"] = max(worst["sd"], abs(chains.std() / sd - 1))
+        worst["ess"] = min(worst["ess"], effective_sample_size(chains))
+    return worst
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -81,15 +93,27 @@ def test_samplers_agree_with_gibbs(reference, name):
     model, y, gibbs = reference
     sampler, windows, lengths = SETTINGS[name]
     fit = sj.sample(model, y, sampler, windows=windows, seed=1, progress=False, **lengths)
-    expected = entries(gibbs)
-    worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
-    for entry, chains in relabelled(fit, gibbs).items():
-        sd = expected[entry].std()
-        worst["mean"] = max(worst["mean"], abs(chains.mean() - expected[entry].mean()) / sd)
-        worst["sd"] = max(worst["sd"], abs(chains.std() / sd - 1))
-        worst["ess"] = min(worst["ess"], effective_sample_size(chains))
+    worst = compare(relabelled(fit, gibbs), entries(gibbs))
     print(f"{type(model).__name__} {name}: {worst}, step size {fit.choices['step_size']:.3g}")
     assert worst["ess"] > 400
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10
+
+
+@pytest.mark.parametrize("make", [alternating_rotations, reversed_cycles])
+def test_default_agrees_with_gibbs_on_ten_thousand_rows(make):
+    """The paper's models with no argument but the data; transitions never seen among the entries."""
+    model, params = make()
+    y = model.simulate(params, 10_000, seed=11)[1]
+    gibbs = sj.sample(model, y, sj.Gibbs(), init=params, num_samples=4000, seed=0, progress=False)
+    expected = entries(gibbs)
+    for chains in expected.values():
+        assert r_hat(chains) < 1.01
+        assert effective_sample_size(chains) > 4000
+    fit = sj.sample(model, y, num_samples=4000, seed=1, progress=False)
+    worst = compare(relabelled(fit, gibbs), expected)
+    print(f"{type(model).__name__}: {worst}, {fit.choices}")
+    assert worst["ess"] > 2000
     assert worst["mean"] < 0.15
     assert worst["sd"] < 0.10
 

@@ -61,7 +61,7 @@ def predictive_score(
         params: Parameters.
         data: The series, as in `sample`.
         horizon: How many rows ahead. With lags, rows farther than one depend on those in between, and
-            densities are averages over paths of the states there.
+            densities are averages over 64 paths of the states there, always the same.
         seed: As in `log_likelihood`.
         num_particles: As in `log_likelihood`.
     """
