@@ -129,7 +129,7 @@ def test_segmentation_of_what_was_not_seen(fitted):
 def test_segmentation_needs_discrete_states():
     model = sj.LGSSM(state_dim=1, emission_dim=1)
     draws = {name: np.ones((2, 1, 1)) for name in ("A", "Q", "R")}
-    fit = make_fit(model, ("y0",), {0: (draws, {})}, {"sampler": "by hand"}, 0)
+    fit = make_fit(model, ("y0",), {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0)
     with pytest.raises(ValueError, match="LGSSM has no discrete states"):
         fit.plot_segmentation(np.arange(9.0))
 

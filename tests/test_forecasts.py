@@ -317,7 +317,9 @@ def test_a_fit_forecasts_imputes_and_draws_paths():
     rng = np.random.default_rng(0)
     draws = {n: np.stack([np.array(v)] * 20) for n, v in HMM_PARAMS.items()}
     draws["means"] += 0.3 * rng.normal(size=(20, 2, 2))
-    fit = make_fit(HMM, sj.as_series(y).columns, {0: (draws, {})}, {"sampler": "by hand"}, 0)
+    fit = make_fit(
+        HMM, sj.as_series(y).columns, {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0
+    )
     ahead = fit.forecast(y, 3, num_draws=5, seed=1)
     assert dict(ahead.sizes) == {"draw": 5, "series": 1, "ahead": 3, "column": 2}
     filled = fit.impute(y, num_draws=5, with_draws=True)
@@ -349,7 +351,7 @@ def test_what_cannot_be_forecast_or_imputed_is_refused():
 def test_neighbouring_seeds_have_nothing_in_common():
     y = HMM.simulate(HMM_PARAMS, 20, seed=0)[1]
     draws = {name: np.stack([value] * 4) for name, value in HMM_PARAMS.items()}
-    fit = make_fit(HMM, ("y0", "y1"), {0: (draws, {})}, {"sampler": "by hand"}, 0)
+    fit = make_fit(HMM, ("y0", "y1"), {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0)
     one, other = (fit.forecast(y, 2, num_draws=4, seed=s)["y"].to_numpy() for s in (0, 1))
     assert not np.isin(one, other).any()
 

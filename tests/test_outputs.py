@@ -110,7 +110,7 @@ def test_averages_over_draws_are_written(tmp_path):
     y = model.simulate(LGSSM_PARAMS, 700, seed=1)[1]
     draws = {name: np.stack([value] * 3) for name, value in LGSSM_PARAMS.items()}
     draws["A"] = draws["A"] * np.array([0.7, 1.0, 1.2])[:, None, None]
-    fit = make_fit(model, ("y0", "y1"), {0: (draws, {})}, {"sampler": "by hand"}, 0)
+    fit = make_fit(model, ("y0", "y1"), {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0)
     expected = fit.smooth(y, num_draws=3)
     path = fit.smooth(y, num_draws=3, out=tmp_path / "x.zarr")
     same(xarray.open_zarr(path, chunks=None, consolidated=False), expected)

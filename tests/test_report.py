@@ -38,7 +38,7 @@ def fake_fit(model, truth, data, spread=0.01) -> sj.Fit:
     series = sj.as_series(data)
     choices = {"sampler": "SGRLD", "buffer_error": 0.004, "noise_fraction": 0.02, "thin": 3}
     chains = {i: (one, {}) for i, one in enumerate(draws)}
-    return make_fit(model.scaled_to(series), series.columns, chains, choices, 0)
+    return make_fit(model.scaled_to(series), series.columns, chains, choices=choices, seed=0)
 
 
 class Page(HTMLParser):

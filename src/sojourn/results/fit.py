@@ -310,7 +310,10 @@ class Fit:
             seed: Which windows.
         """
         return ksd_of_posterior(
-            *(self.model, self.draws(num_draws), self.as_series(data), windows),
+            self.model,
+            self.draws(num_draws),
+            self.as_series(data),
+            windows,
             standardize=standardize,
             unbiased=unbiased,
             seed=seed,
@@ -450,7 +453,11 @@ def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:
     numbers = run.config.get("chains", range(len(chains)))
     kept = {numbers[i]: chains[i].read(thin) for i in chosen}
     return make_fit(
-        *(run.model, tuple(run.config["columns"]), kept, choices, run.config["seed"]),
+        run.model,
+        tuple(run.config["columns"]),
+        kept,
+        choices=choices,
+        seed=run.config["seed"],
         every=thin * run.config.get("every", 1),
         treatment=run.treatment,
         units=run.units,
@@ -468,9 +475,9 @@ def make_fit(
     model: Model,
     columns: tuple[str, ...],
     chains: Mapping[int, tuple[Arrays, Arrays]],
+    *,
     choices: dict[str, Any],
     seed: int,
-    *,
     every: int = 1,
     treatment: Mapping[str, Any] | None = None,
     units: tuple[np.ndarray, np.ndarray] | None = None,

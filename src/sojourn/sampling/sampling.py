@@ -107,7 +107,15 @@ def sample(
     """
     series = check_data(model, data)
     settings = Settings(
-        *(sampler, windows, num_samples, num_chains, num_warmup, thin, control_variate, init, seed)
+        sampler=sampler,
+        windows=windows,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        num_warmup=num_warmup,
+        thin=thin,
+        control_variate=control_variate,
+        init=init,
+        seed=seed,
     )
     if isinstance(windows, Windows):
         windows.check(series, model.num_lags)
@@ -220,7 +228,11 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
     if chosen:
         kept = {i: traces[i].store.read() for i in chosen}
         fit = make_fit(
-            *(outer, series.columns, kept, choices, settings.seed),
+            outer,
+            series.columns,
+            kept,
+            choices=choices,
+            seed=settings.seed,
             treatment=series.treatment,
             units=series.units,
         )

@@ -79,7 +79,10 @@ def open_series(
     }
     # What is missing is known after the pass over all rows.
     series = Series(
-        *(source, lengths, source.columns, "entries"),
+        source,
+        lengths,
+        source.columns,
+        "entries",
         opened=opened,
         treatment=treatment,
         names=names,
