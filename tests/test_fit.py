@@ -190,3 +190,10 @@ def test_summary_of_one_chain_is_silent(fitted, caplog, capsys):
     assert (table["ess"] > 0).all()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert capsys.readouterr() == ("", "")
+
+
+def test_frames_with_plain_names_are_matched_by_them(rng):
+    frame = pd.DataFrame({"y0": rng.normal(size=60), "y1": 100 + 5 * rng.normal(size=60)})
+    settings = {"num_samples": 10, "num_chains": 1, "num_warmup": 5, "progress": False}
+    fit = sj.sample(sj.GaussianHMM(1, 2), frame, sj.Gibbs(), **settings)
+    assert fit.score(frame[["y1", "y0"]]) == pytest.approx(fit.score(frame))

@@ -365,3 +365,20 @@ def test_all_bits_of_a_seed_count():
         for s in (5, 2**32 + 5)
     ]
     assert not np.array_equal(*paths)
+
+
+def test_what_only_a_missing_column_tells_of_is_known_from_before():
+    """A sticky state that one column tells of, which ends long before the series."""
+    rng = np.random.default_rng(0)
+    model = sj.GaussianHMM(2, 2)
+    params = {
+        "transition_matrix": np.array([[0.9995, 0.0005], [0.0005, 0.9995]]),
+        "means": np.array([[0.0, -3.0], [0.0, 3.0]]),
+        "covariances": np.stack([np.eye(2)] * 2),
+    }
+    y = np.column_stack([rng.normal(size=600), 3 + rng.normal(size=600)])
+    y[300:, 1] = np.nan
+    last = sj.smooth(model, params, y)["probability"].to_numpy()[-1]
+    expected = (last @ params["transition_matrix"])[1]
+    found = sj.forecast(model, params, y, 1, num_draws=4000)["state"].to_numpy()
+    assert abs(found.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / 4000)

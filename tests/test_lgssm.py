@@ -331,3 +331,15 @@ def test_settings_of_windows_do_not_change_what_gradients_estimate(x64):
         found = np.stack([part[name] for part in parts])
         error = found.std(0) / np.sqrt(len(parts))
         assert np.abs((found.mean(0) - full[name]) / jnp.maximum(error, 1e-12)).max() < 4.5
+
+
+def test_units_of_states_do_not_depend_on_those_of_columns(rng):
+    """A fixed C of more columns than states, one of them in other units."""
+    y = rng.normal(size=(200, 3)) * [1.0, 2.0, 3.0]
+    other = np.array([1.0, 1.0, 1e6])
+    C = np.ones((3, 1))
+    scales = [
+        sj.LGSSM(1, 3, emission_matrix=C * s[:, None]).scaled_to(y * s).scales()[0]
+        for s in (np.ones(3), other)
+    ]
+    np.testing.assert_allclose(*scales, rtol=1e-12)

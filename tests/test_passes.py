@@ -181,6 +181,23 @@ def test_viterbi_is_exact_where_survivors_meet_late(rng):
     assert max(lengths) > 64  # longer than the first buffers
 
 
+def test_rows_that_speak_against_zeros_do_not_pass_them(rng):
+    """Hundreds of rows as of a state that was left for good."""
+    model = sj.GaussianHMM(num_states=2, emission_dim=1)
+    params = {
+        "transition_matrix": np.array([[0.9, 0.1], [0.0, 1.0]]),
+        "means": np.array([[0.0], [4.0]]),
+        "covariances": np.ones((2, 1, 1)),
+    }
+    y = np.concatenate([rng.normal(size=5), 4 + rng.normal(size=40), rng.normal(size=400)])[:, None]
+    log_f = regime_log_densities(model, params, y)
+    oracle = textbook_pass(params["transition_matrix"], law_before(model, params), log_f)
+    np.testing.assert_allclose(sj.log_likelihood(model, params, y), oracle[0], rtol=1e-11)
+    decoded = sj.decode(model, params, y)
+    np.testing.assert_allclose(decoded["probability"], oracle[1], atol=1e-9)
+    np.testing.assert_array_equal(decoded["state"], oracle[2])
+
+
 @pytest.mark.parametrize("kind", ["hmm", "lgssm"])
 def test_sampled_states_of_short_series_have_the_smoothed_law(kind, x64):
     """Series that are padded beside a longer one: their states, and none to do with each other."""

@@ -304,7 +304,7 @@ class LGSSM(Model):
             if self.emission_matrix == "identified":
                 state[: min(n, m)] = S[: min(n, m)]
             return state, S
-        spread = np.abs(np.linalg.pinv(np.asarray(self.emission_matrix))) @ S
+        spread = np.abs(np.linalg.pinv(np.asarray(self.emission_matrix) / S[:, None])).sum(1)
         return np.where(spread > 0, spread, 1.0), S
 
     # Passes.

@@ -34,6 +34,9 @@ from sojourn.series import Series
 
 InitMethod = Literal["kmeans", "influence", "prior"]
 
+# Coordinates are logarithms and hold zeros of Π as the smallest number: below this they are zeros again.
+_NEVER = 1e-290
+
 # Beyond this many entries of (y, χ), products with the whitening matrix go to a matrix product.
 _UNROLL_ROW = 16
 
@@ -134,11 +137,16 @@ class RegimeModel(Model):
             if self.dof <= D - 1:
                 raise ValueError(f"dof must exceed emission_dim - 1 = {D - 1}; got {self.dof}")
 
+    def _transitions(self, coords: Coords) -> Array:
+        """Return Π with its zeros: rows enough that speak against them would find a way through less."""
+        Pi = self.transition.to_params(coords)[self.transition.name]
+        return jnp.where(Pi < _NEVER, 0.0, Pi)
+
     def filter(
         self, coords: Coords, batch: Batch, missing: Missing
     ) -> tuple[Array, discrete.Filtered]:
         """Return Π and the filtered laws of the windows."""
-        Pi = self.transition.to_params(coords)[self.transition.name]
+        Pi = self._transitions(coords)
         log_f = self.log_density(coords, batch, missing)
         return Pi, discrete.forward(Pi, self._start(Pi, batch), log_f)
 
@@ -181,7 +189,7 @@ class RegimeModel(Model):
     def window_predictions(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing, horizon: int
     ) -> tuple[Array, Edges]:
-        Pi = self.transition.to_params(coords)[self.transition.name]
+        Pi = self._transitions(coords)
         log_f = self.log_density(coords, batch, missing)
         filtered = discrete.forward(Pi, self._start(Pi, batch), log_f)
         L, _, W = filtered.previous.shape
@@ -204,7 +212,7 @@ class RegimeModel(Model):
     def window_paths(
         self, coords: Coords, batch: Batch, seam: Seam, missing: Missing
     ) -> tuple[Array, Edges]:
-        Pi = self.transition.to_params(coords)[self.transition.name]
+        Pi = self._transitions(coords)
         log_f = self.log_density(coords, batch, missing)
         start = jnp.log(self._start(Pi, batch))
         best = discrete.viterbi(jnp.log(Pi), start, log_f, seam.end)

@@ -167,8 +167,11 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
 
 
 def _says_enough(tail: np.ndarray, length: int) -> bool:
-    """Whether rows of the end of a series are all of it, or enough of them are not missing."""
-    return len(tail) == length or int((~np.isnan(tail).all(1)).sum()) >= _TAIL
+    """Whether rows of the end of a series are all of it, or each column has enough entries there.
+
+    A state that only a missing column tells of may be known from far before.
+    """
+    return len(tail) == length or int((~np.isnan(tail)).sum(0).min()) >= _TAIL
 
 
 def _last_rows(series: Series, rows: int) -> list[np.ndarray]:

@@ -135,12 +135,12 @@ def run_lengths(blocks: Any, name: str) -> tuple[tuple[int, ...], tuple[str, ...
 def match_columns(series: Series, expected: tuple[str, ...]) -> Series:
     """Return the series with its columns in the expected order, those that nobody named as they are."""
     names = series.columns
-    if names == expected or default_names(series.dim) in (names, expected):
+    if set(names) == set(expected):
+        return series.select(expected)
+    if default_names(series.dim) in (names, expected):
         return series
     unknown = [name for name in names if name not in expected]
     absent = [name for name in expected if name not in names]
-    if not unknown and not absent:
-        return series.select(expected)
     raise ValueError(
         "the columns of the data are not those of the fit: "
         + "; ".join(
