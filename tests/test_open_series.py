@@ -630,3 +630,10 @@ def test_location_and_scale_do_not_depend_on_where_rows_are(tmp_path, monkeypatc
     np.save(tmp_path / "x.npy", ROWS)
     found = sj.open_series(tmp_path / "x.npy").location_scale()
     np.testing.assert_array_equal(found, sj.as_series(ROWS).location_scale())
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA, pd.NaT])
+def test_rows_without_a_series_are_refused(gap):
+    frame = NAMED.assign(who=pd.Series([gap, *["b"] * (len(NAMED) - 1)], dtype=object))
+    with pytest.raises(ValueError, match="column 'who' has missing values"):
+        sj.open_series(frame, sequence="who")

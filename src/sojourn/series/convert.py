@@ -107,13 +107,13 @@ def run_lengths(blocks: Any, name: str) -> tuple[tuple[int, ...], tuple[str, ...
     Raises:
         ValueError: A series comes back after another one began.
     """
+    import pandas
+
     seen: list[Any] = []
     lengths: list[int] = []
     for ids in blocks:
         ids = np.asarray(ids)
-        if (ids.dtype.kind == "f" and np.isnan(ids).any()) or (
-            ids.dtype == object and _has_none(ids)
-        ):
+        if pandas.isna(ids).any():
             raise ValueError(f"column {name!r} has missing values; expected the name of a series")
         starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
         for start, length in zip(starts, np.diff([*starts, len(ids)]), strict=True):
@@ -237,10 +237,6 @@ def _coordinate_names(array: Any) -> tuple[str, ...] | None:
         return None
     names = np.asarray(coords[dims[-1]])
     return tuple(map(str, names)) if names.dtype.kind in "OUT" else None
-
-
-def _has_none(ids: np.ndarray) -> bool:
-    return any(i is None or i != i for i in ids)
 
 
 def _width(part: Any) -> int:
