@@ -319,7 +319,9 @@ class Model(abc.ABC):
         """
         with jax.enable_x64(True):
             values = self.standardise(self.check_params(params))
-            return to_host(self._join(block.to_coords(values) for block in self.blocks))
+            # Units differ from data to data: programs of models with units would serve but once.
+            to_coords = _compiled_coords if self.units is None else _coords
+            return to_host(to_coords(self, values))
 
     def to_params(self, coords: Coords) -> dict[str, Array]:
         """Map coordinates of the samplers to parameters."""
@@ -467,6 +469,13 @@ class Model(abc.ABC):
 @functools.partial(jax.jit, static_argnums=0)
 def _prior_gradient(model: Model, coords: dict[str, Array]) -> dict[str, Array]:
     return jax.grad(model.log_prior)(coords)
+
+
+def _coords(model: Model, params: dict[str, Array]) -> dict[str, Array]:
+    return model._join(block.to_coords(params) for block in model.blocks)
+
+
+_compiled_coords = jax.jit(_coords, static_argnums=0)
 
 
 @compiled(static_argnums=0, quick=True)
