@@ -31,7 +31,7 @@ from sojourn.tuning.modes import place
 
 RESIDENT_ROWS = 1_000_000
 BLOCK = 1_000_000
-CHUNK = 1024  # rows of a chunk of Zarr, all of which are decoded for a window
+CHUNK = 512  # rows of a chunk of Zarr, all of which are read for a window
 WINDOWS = sj.Windows(length=200, buffer=16, batch=16)
 
 # Speed, as a share of that in memory, and bytes that are asked for.
@@ -107,7 +107,12 @@ def _make(folder: Path, kind: str, block: np.ndarray, rows: int) -> Path:
         import zarr
 
         store = zarr.create_array(
-            begun, shape=shape, dtype="f4", chunks=(CHUNK, 2), shards=(256 * CHUNK, 2)
+            begun,
+            shape=shape,
+            dtype="f4",
+            chunks=(CHUNK, 2),
+            shards=(512 * CHUNK, 2),
+            compressors=None,  # noise is not made smaller, and takes longer to read
         )
     for start in range(0, rows, BLOCK):
         stop = min(start + BLOCK, rows)
