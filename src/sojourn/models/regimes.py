@@ -138,7 +138,7 @@ class RegimeModel(Model):
                 raise ValueError(f"dof must exceed emission_dim - 1 = {D - 1}; got {self.dof}")
 
     def _transitions(self, coords: Coords) -> Array:
-        """Return Π with its zeros: rows enough that speak against them would find a way through less."""
+        """Return Π with exact zeros: hundreds of rows against one would outweigh a small number."""
         Pi = self.transition.to_params(coords)[self.transition.name]
         return jnp.where(Pi < _NEVER, 0.0, Pi)
 
