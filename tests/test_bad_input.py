@@ -468,6 +468,12 @@ def test_all_rows_leave_nothing_to_a_control_variate():
 
 
 @pytest.mark.usefixtures("at_once")
+def test_more_states_than_rows():
+    fragment = f"num_states={len(Y) + 1} is more than the {len(Y)} rows of the data"
+    raises(ValueError, fragment, sample, sj.GaussianHMM(len(Y) + 1, 2), Y)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_monte_carlo_averages_have_no_control_variate():
     fragment = "a control variate needs exact statistics at its centre, which SLDS does not have"
     raises(ValueError, fragment, sample, sj.SLDS(1, 1, 2), Y, control_variate=True)

@@ -106,6 +106,9 @@ def test_runs_of_the_command_are_those_of_the_library(run, folder, tmp_path):
         num_chains=2,
         progress=False,
     )
+    checks = {check["figure"]: check for check in found["diagnostics"]}
+    assert not checks["ess"]["ok"]  # thirty draws are few
+    assert "raise --samples" in checks["ess"]["says"]
     means = [row["mean"] for row in found["summary"]]
     np.testing.assert_allclose(means, fit.summary()["mean"], rtol=1e-12)
     assert sj.load(folder / "run").posterior.identical(fit.posterior)
@@ -340,6 +343,10 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
     fails("give a new directory", "fit", data)
     fails("nope.csv", "fit", "nope.csv", "--out", new)
     fails("did you mean 'arhmm'", "fit", data, "--model", "armm", "--out", new)
+    other = ("fit", data, "--out", new, "--model")
+    fails("--lags is for --model arhmm; leave it out", *other, "hmm", "--lags", "5")
+    fails("--states is for --model hmm or arhmm or slds", *other, "LGSSM", "--states", "2")
+    fails("--states 5000 is more than the", *other, "HMM", "--states", "5000")
     fails(
         "--sampler cannot be 'nuts'; there are ['sgrld'",
         "fit",

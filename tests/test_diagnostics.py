@@ -3,12 +3,13 @@
 import warnings
 
 import numpy as np
+import pandas
 import pytest
 import xarray
 
 import sojourn as sj
 from sojourn.results import diagnose
-from sojourn.results.diagnostics import summarize
+from sojourn.results.diagnostics import readable, summarize
 from sojourn.synthetic import alternating_rotations
 
 SETTINGS = {"num_chains": 2, "progress": False, "seed": 0}
@@ -98,3 +99,17 @@ def test_entries_held_fixed_have_no_say():
     checks = {check.name: check for check in diagnose(posterior, xarray.Dataset(), {})}
     assert checks["ess"].value == table.loc["C[a]", "ess"] > 100
     assert np.isfinite(checks["r_hat"].value)
+
+
+def test_summaries_have_the_digits_of_their_sds():
+    """Means far from zero, small ones, and entries that are fixed."""
+    columns = ["mean", "sd", "eti_3%", "eti_97%", "ess"]
+    values = [
+        [100494.04, 5.375, 100484.0, 100504.2, 1432.4],
+        [1e-7, 1e-9, 0, 0, 10],
+        [1, 0, 1, 1, np.nan],
+    ]
+    found = readable(pandas.DataFrame(values, columns=columns))
+    assert found.iloc[0].to_list() == ["100494.0", "5.375", "100484.0", "100504.2", "1432"]
+    assert found.iloc[1, 0] == "1e-07"
+    assert found.iloc[2].to_list() == ["1", "0", "1", "1", "–"]

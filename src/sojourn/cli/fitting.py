@@ -1,7 +1,6 @@
 """`sojourn fit`, `sojourn resume`."""
 
 import contextlib
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from sojourn.cli import options
 from sojourn.cli.data import read, read_for, records, say
 from sojourn.cli.shell_words import in_shell
-from sojourn.results import Fit, diagnose
+from sojourn.results import Fit, diagnose, readable
 from sojourn.runs import open_run
 from sojourn.sampling import Interrupted, sample
 from sojourn.sampling import resume as resume_run
@@ -86,6 +85,7 @@ def fit(
         raise ValueError("give a file of data, as in sojourn fit data.csv --out run/")
     if out is None:
         raise ValueError("give a new directory for the run, with --out")
+    _check_options(context, model)
     made = _sampler(sampler, step_size)
     windows = _windows(length, buffer, batch)
     choice = {"auto": "auto", "yes": True, "true": True, "no": False, "false": False}
@@ -155,27 +155,22 @@ def _stoppable() -> Iterator[None]:
 
 def _show(fit: Fit, run: Path, *, as_json: bool) -> None:
     table = fit.summary()
+    checks = diagnose(fit.posterior, fit.sample_stats, fit.choices)
     if as_json:
-        say({"run": run, "choices": fit.choices, "summary": records(table)}, as_json=True)
+        told = [
+            {"figure": c.name, "value": c.value, "ok": c.ok, "says": in_shell(c.say())}
+            for c in checks
+        ]
+        found = {"run": run, "choices": fit.choices, "summary": records(table)}
+        say({**found, "diagnostics": told}, as_json=True)
         return
-    print(_with_digits(table).to_string(float_format=lambda value: f"{value:.4g}"))
-    for check in diagnose(fit.posterior, fit.sample_stats, fit.choices):
+    print(readable(table).to_string())
+    for check in checks:
         if not check.ok:
             print(f"warning: {in_shell(check.say())}", file=sys.stderr)
     chains, draws = fit.posterior.sizes["chain"], fit.posterior.sizes["draw"]
-    print(f"{chains} chains of {draws} draws in {run}; next: sojourn report {run}")
-
-
-def _with_digits(table: Any) -> Any:
-    """Return the table with means and intervals as texts, to two digits of the sd."""
-    shown = table.astype(object)
-    for label, sd in table["sd"].items():
-        digits = 1 - math.floor(math.log10(sd)) if sd > 0 else 0
-        for name in ("mean", *(n for n in table if n.startswith("eti_"))):
-            value = table.loc[label, name]
-            fixed = 0 <= digits <= 6 and abs(value) >= 1e-3
-            shown.loc[label, name] = f"{value:.{digits}f}" if fixed and sd > 0 else f"{value:.4g}"
-    return shown
+    counted = "1 chain" if chains == 1 else f"{chains} chains"
+    print(f"{counted} of {draws} draws in {run}; next: sojourn report {run}")
 
 
 def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -> Any:
@@ -188,7 +183,20 @@ def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -
         "lgssm": lambda: LGSSM(state_dim, dim),
         "slds": lambda: SLDS(states, state_dim, dim),
     }
-    return _one_of("model", name, makers)()
+    return _one_of("model", name.lower(), makers)()
+
+
+# Options that belong to some of the models.
+_OPTIONS = {"states": ("hmm", "arhmm", "slds"), "lags": ("arhmm",), "state_dim": ("lgssm", "slds")}
+
+
+def _check_options(context: typer.Context, model: str) -> None:
+    """Raise where an option was given that the model has no use for."""
+    for name, models in _OPTIONS.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and model.lower() not in models:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is for --model {' or '.join(models)}; leave it out")
 
 
 def _sampler(name: str, step_size: str) -> Any:

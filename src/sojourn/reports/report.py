@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from sojourn._files import write_text
 from sojourn.plots import plot_segmentation, plot_trace
 from sojourn.reports.figures import plot_data, plot_prior, plot_transitions, prior_draws
-from sojourn.results import diagnose
+from sojourn.results import Check, diagnose, readable
 
 if TYPE_CHECKING:
     from sojourn.results import Fit
@@ -33,6 +33,7 @@ table { border-collapse: collapse; font-size: 13px; } th, td { padding: 2px 10px
 th:first-child, td:first-child { text-align: left; } tr:nth-child(even) { background: #f5f5f5; }
 td.words { text-align: left; } img { max-width: 100%; } .wide { overflow-x: auto; }
 li.good::marker { content: "✓ "; color: #009E73; } li.look::marker { content: "! "; color: #D55E00; }
+li.plain::marker { content: "– "; color: #777; }
 """.strip()
 
 # What the choices mean; those that are not named here are shown without words.
@@ -97,11 +98,15 @@ def _page(title: str, subtitle: str, sections: Iterable[tuple[str, str]]) -> str
 
 def _diagnostics(fit: "Fit") -> str:
     checks = diagnose(fit.posterior, fit.sample_stats, fit.choices)
-    lines = (
-        f'<li class="{"good" if check.ok else "look"}">{escape(check.say())}</li>'
-        for check in checks
-    )
+    lines = (f'<li class="{_mark(check)}">{escape(check.say())}</li>' for check in checks)
     return "<ul>\n" + "\n".join(lines) + "\n</ul>"
+
+
+def _mark(check: Check) -> str:
+    """Return the class of a line: in range, out of it, or neither."""
+    if not check.is_judged:
+        return "plain"
+    return "good" if check.ok else "look"
 
 
 def _data(series: "Series | None") -> str:
@@ -147,11 +152,8 @@ def _settings(fit: "Fit") -> str:
 
 
 def _summary(fit: "Fit") -> str:
-    table = fit.summary()
-    rows = [
-        (label, *(f"{value:.4g}" for value in row))
-        for label, row in zip(table.index, table.values)  # noqa: B905
-    ]
+    table = readable(fit.summary())
+    rows = [(label, *row) for label, row in zip(table.index, table.to_numpy(), strict=True)]
     return _table(("parameter", *table.columns), rows)
 
 

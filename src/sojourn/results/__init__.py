@@ -2,7 +2,7 @@
 
 from sojourn.results.align import match_states, permute
 from sojourn.results.datasets import largest_block
-from sojourn.results.diagnostics import diagnose, entries
+from sojourn.results.diagnostics import Check, diagnose, entries, readable
 from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
@@ -12,6 +12,7 @@ from sojourn.results.stein import KSD, ksd
 
 __all__ = [
     "KSD",
+    "Check",
     "Fit",
     "best_path",
     "check_replaceable",
@@ -31,6 +32,7 @@ __all__ = [
     "nmi",
     "permute",
     "predictive_score",
+    "readable",
     "rmse",
     "smooth",
 ]

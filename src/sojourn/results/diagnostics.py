@@ -89,6 +89,19 @@ def _arviz(function: str, chains: np.ndarray) -> float:
     return float(getattr(arviz, function)(np.asarray(chains)))
 
 
+def readable(table: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Return a summary as texts: means and intervals to two digits of the sd, a dash for NaN."""
+    shown = table.map(lambda value: "–" if np.isnan(value) else f"{value:.4g}")
+    to_sd = [i for i, name in enumerate(table) if name == "mean" or str(name).startswith("eti_")]
+    for row, sd in enumerate(np.asarray(table["sd"], dtype=float)):
+        digits = 1 - math.floor(math.log10(sd)) if sd > 0 else -1
+        for column in to_sd if 0 <= digits <= 6 else ():
+            value = float(table.to_numpy()[row, column])
+            if abs(value) >= 1e-3:
+                shown.iat[row, column] = f"{value:.{digits}f}"
+    return shown
+
+
 class Check(NamedTuple):
     """A figure, what it should stay under (or, if `least`, over), and what to say of it."""
 
@@ -106,11 +119,16 @@ class Check(NamedTuple):
             return True
         return self.value >= self.limit if self.least else self.value <= self.limit
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the figure is known and has a range."""
+        return not math.isnan(self.value) and math.isfinite(self.limit)
+
     def say(self) -> str:
         """Return one line in plain words."""
         if math.isnan(self.value):
             return f"{self.meaning}: not measured"
-        line = f"{self.meaning}: {self.value:.3g}"
+        line = f"{self.meaning}: {self.value:.4g}"
         if self.ok:
             return line
         return f"{line}, {'below' if self.least else 'above'} {self.limit:g}; {self.advice}"

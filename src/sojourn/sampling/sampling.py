@@ -124,6 +124,9 @@ def sample(
             "Gibbs needs a law of the first state that does not depend on the parameters; use "
             "another initial, or SGRLD()"
         )
+    K, T = model.param_shapes.get("transition_matrix", (1,))[0], model.num_rows(series)
+    if K > T:
+        raise ValueError(f"num_states={K} is more than the {T} rows of the data; use far fewer")
     if control_variate is True and not model.is_exact:
         raise ValueError(
             f"a control variate needs exact statistics at its centre, which {type(model).__name__} "
