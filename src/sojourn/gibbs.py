@@ -17,11 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sojourn._compile import compiled
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
-from sojourn.passes import counted_rows, in_order, pads, run, seam
+from sojourn.passes import Kernel, counted_rows, in_order, run, seam
 from sojourn.series import Drawn, Series
 
 
@@ -77,10 +76,8 @@ class Sweep:
         size = self._series.num_rows + len(self._series.lengths)
         noise, key_rest = _noise(key, size, *self._model.noise)
 
-        def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-            pad = pads(self._model, self._series, batch.weight.shape[0])
-            return _sample(self._model, key_rest, coords, batch, noise, drawn, core, missing, pad)
-
+        shortest = min(self._series.lengths) - self._model.num_lags
+        kernel = Kernel(_sample, (self._model, shortest), (key_rest, coords, noise))
         results, tiles, _ = run(
             self._model, self._series, kernel, values=self._values, buffer=self.buffer
         )
@@ -143,9 +140,7 @@ class AlternatingSweep:
         return {**dynamics, **emission}, self.z, pairs[:, : x.dim]
 
     def _start(self, key: Array, coords: Coords) -> np.ndarray:
-        def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-            return _start(self._model, key, coords, batch, drawn, core, missing)
-
+        kernel = Kernel(_start, (self._model,), (key, coords))
         z, _, _ = run(self._model, self._series, kernel, values=self._values, by_row=True)
         return z
 
@@ -159,7 +154,6 @@ class AlternatingSweep:
         return Series(x, tuple(length + 1 for length in lengths), names, "none")
 
 
-@compiled(static_argnums=(0, 5, 6))
 def _start(
     model: Model,
     key: Array,
@@ -175,17 +169,16 @@ def _start(
     return counted_rows(z, drawn, core), Edges(zero, zero, zero, zero)
 
 
-@compiled(static_argnums=(0, 6, 7, 8))
 def _sample(
     model: Model,
+    shortest: int,
     key: Array,
     coords: Coords,
-    batch: Batch,
     noise: Array,
+    batch: Batch,
     drawn: Drawn,
     core: int,
     missing: Missing,
-    pad: bool,
 ) -> tuple[Any, Edges]:
     # Rows that count belong to one window alone: its start tells groups apart.
     first = drawn.origin[0] - drawn.shift[0] + drawn.start[0]
@@ -193,7 +186,7 @@ def _sample(
     place = drawn.origin + drawn.sequence
     steps = jnp.arange(batch.weight.shape[0] + 1)[:, None]
     picked = jnp.moveaxis(noise[jnp.minimum(place + steps, noise.shape[0] - 1)], -1, 1)
-    if pad:
+    if shortest < batch.weight.shape[0]:
         # States behind the end of a series have numbers of their own, not those of the next series.
         inside = drawn.shift + steps <= drawn.length
         padding = _numbers(key_padding, picked.shape, model.noise[0])

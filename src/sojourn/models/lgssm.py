@@ -309,6 +309,11 @@ class LGSSM(Model):
 
     # Passes.
 
+    @property
+    def first_buffer(self) -> int:
+        """Longer than of discrete states, of which more is forgotten with each row."""
+        return 64
+
     def run(self, coords: Coords, batch: Batch, missing: Missing) -> Pass:
         """Filter the windows."""
         params = self.dynamics.to_params(coords)

@@ -2,6 +2,7 @@
 
 from sojourn.passes.passes import (
     PATH_TOLERANCE,
+    Kernel,
     apply_to_rows,
     best_states,
     estimated_score,
@@ -26,6 +27,7 @@ from sojourn.passes.tiles import (
 
 __all__ = [
     "PATH_TOLERANCE",
+    "Kernel",
     "Tiles",
     "apply_to_rows",
     "best_states",

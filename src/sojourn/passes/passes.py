@@ -54,7 +54,23 @@ _SHORT = 128
 PATH_TOLERANCE = 1e-9
 
 
-Kernel = Callable[[Batch, Drawn, int, Missing], tuple[Any, Edges]]
+class Kernel(NamedTuple):
+    """What a pass does to a group of windows, within one program with all that a group needs.
+
+    Attributes:
+        function: Called with `static`, `arrays`, a group of windows, where they lie, how many rows of
+            each count, and the kind of missing values; returns results and messages at the seams.
+        static: Its first arguments, which the program is compiled for.
+        arrays: Its next arguments.
+    """
+
+    function: Callable[..., tuple[Any, Edges]]
+    static: tuple[Any, ...]
+    arrays: tuple[Any, ...]
+
+
+# The same over windows that are at hand, in programs of its own.
+HostKernel = Callable[[Batch, Drawn, int, Missing], tuple[Any, Edges]]
 
 
 @double
@@ -73,8 +89,7 @@ def run(
     Args:
         model: The model.
         series: The series.
-        kernel: Compiled function of a group of windows, where they lie, how many rows of each count,
-            and the kind of missing values.
+        kernel: What is done to a group of windows.
         values: All rows in the model's units; read if not given, group by group if they are many.
         buffer: First buffer to try; the model's own if not given.
         tolerance: Largest difference of messages at a seam; the model's own if not given.
@@ -155,8 +170,8 @@ def _run_groups(
         # The first alone often tells; where it does not, the other cores have not waited.
         ahead = [pool.submit(one, first) for first in firsts[1:threads]]
         result, seams = one(0)
-        if seams.gap > tolerance:
-            return None, seams.gap
+        if not seams.gap <= tolerance:
+            return None, _known(seams.gap)
         if by_row:
             kept = np.empty((count, *result.shape[1:]), result.dtype)
         keep(0, result)
@@ -167,80 +182,125 @@ def _run_groups(
             keep(first, result)
             every_seam.append(seams)
         every_seam += later
-    gap = _largest_gap(every_seam)
+    gap = _largest_gap(every_seam, tiles)
     return (kept if gap <= tolerance else None), gap
 
 
 def _group_runner(
-    model: Model, series: Series, tiles: Tiles, values: Array | None, kernel: Kernel
+    model: Model, series: Series, tiles: Tiles, values: Array | None, kernel: Kernel | HostKernel
 ) -> tuple[Callable[[int], tuple[Any, "_Seams"]], int]:
     """Return a function that runs the group from a given window on, and how many windows a group has."""
-    size = tiles.group
     missing = effective_missing(model, series, tiles.rows)
-    pad = pads(model, series, tiles.rows)
-    joined = _joined(tiles)
+    where = (tiles.group, tiles.rows, model.num_lags, pads(model, series, tiles.rows))
     every = tiles.drawn
-    if values is not None and tiles.count > size:  # several calls read it
+    if values is not None and tiles.count > tiles.group:  # several calls read it
         every = jax.tree.map(jnp.asarray, every)
 
     @double
     def one(first: int) -> tuple[Any, _Seams]:
-        where = (first, size, tiles.rows, model.num_lags, pad)
-        if values is None:
-            batch, drawn = read_tiles(series, every, *where)
+        if isinstance(kernel, Kernel) and values is not None:
+            given = (kernel.arrays, values, every, first)
+            found = _gather_and_apply(model, *kernel[:2], *given, where, tiles.core, missing)
         else:
-            batch, drawn = gather_tiles(values, every, *where)
-        result, edges = jax.tree.map(np.asarray, kernel(batch, drawn, tiles.core, missing))
-        return result, _seams(edges, joined[first : first + size])
+            if values is None:
+                batch, drawn = read_tiles(series, every, first, *where)
+            else:
+                batch, drawn = gather_tiles(values, every, first, *where)
+            left = tiles.count - first
+            if isinstance(kernel, Kernel):
+                given = (kernel.arrays, batch, drawn, left)
+                found = _apply(model, *kernel[:2], *given, tiles.core, missing)
+            else:
+                result, edges = kernel(batch, drawn, tiles.core, missing)
+                found = result, _compare(edges, drawn.sequence, left)
+        result, seams = jax.tree.map(np.asarray, found)
+        return result, seams
 
-    return one, size
+    return one, tiles.group
+
+
+@compiled(static_argnums=(0, 1, 2, 7, 8, 9))
+def _gather_and_apply(
+    model: Model,
+    function: Callable[..., tuple[Any, Edges]],
+    static: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    values: Array,
+    every: Drawn,
+    first: int,
+    where: tuple[int, int, int, bool],
+    core: int,
+    missing: Missing,
+) -> tuple[Any, "_Seams"]:
+    batch, drawn = gather_tiles(values, every, first, *where)
+    left = every.start.shape[0] - first
+    return _apply(model, function, static, arrays, batch, drawn, left, core, missing)
+
+
+@compiled(static_argnums=(0, 1, 2, 7, 8))
+def _apply(
+    model: Model,
+    function: Callable[..., tuple[Any, Edges]],
+    static: tuple[Any, ...],
+    arrays: tuple[Any, ...],
+    batch: Batch,
+    drawn: Drawn,
+    left: int,
+    core: int,
+    missing: Missing,
+) -> tuple[Any, "_Seams"]:
+    del model  # what the program's options are asked of
+    result, edges = function(*static, *arrays, batch, drawn, core, missing)
+    return result, _compare(edges, drawn.sequence, left)
 
 
 class _Seams(NamedTuple):
-    """What neighbours within a group differ by, and what the next group is compared with.
+    """What neighbours within a group differ by, and what the groups beside it are compared with.
 
     Attributes:
         gap: Largest difference within the group.
-        first: Messages of the first window where the one before ends, forward and backward; None if
-            it begins a series.
-        last: Messages of the last window at its end.
+        forward: Forward messages of the first window where the one before ends, and of the last at its
+            end, (2, …).
+        backward: Backward quantities of the same.
     """
 
-    gap: float
-    first: tuple[np.ndarray, np.ndarray] | None
-    last: tuple[np.ndarray, np.ndarray]
+    gap: Any
+    forward: Any
+    backward: Any
 
 
-def _joined(tiles: Tiles) -> np.ndarray:
-    """Return whether each window goes on where the one before it ends."""
-    same = tiles.drawn.sequence[1:] == tiles.drawn.sequence[:-1]
-    return np.concatenate([[False], same])
+@jax.jit
+def _compare(edges: Edges, sequence: Array, left: int | Array) -> _Seams:
+    """Compare neighbours within a group, of whose windows the first `left` are no copies."""
+    before, at_end, own, ahead = edges
+    size = sequence.shape[0]
+    joined = (sequence[1:] == sequence[:-1]) & (jnp.arange(1, size) < left)
+
+    def largest(after: Array, ahead_of: Array) -> Array:
+        difference = jnp.where(joined, jnp.abs(after[:, :-1] - ahead_of[:, 1:]), 0.0)
+        return difference.max(initial=0.0)
+
+    gap = jnp.maximum(largest(at_end, before), largest(ahead, own))
+    last = jnp.minimum(left, size) - 1
+    forward = jnp.stack([before[:, 0], at_end[:, last]])
+    return _Seams(gap, forward, jnp.stack([own[:, 0], ahead[:, last]]))
 
 
-def _seams(edges: Edges, joined: np.ndarray) -> _Seams:
-    """Compare neighbours of one group; `joined` is as long as there are windows, copies left out."""
-    count = len(joined)
-    before, at_end, own, ahead = (np.asarray(part)[:, :count] for part in edges)
-    inner = joined[1:]
-    forward = (at_end[:, :-1] - before[:, 1:])[:, inner]
-    backward = (ahead[:, :-1] - own[:, 1:])[:, inner]
-    first = (before[:, 0].copy(), own[:, 0].copy()) if joined[0] else None
-    return _Seams(_size(forward, backward), first, (at_end[:, -1].copy(), ahead[:, -1].copy()))
-
-
-def _largest_gap(groups: list[_Seams]) -> float:
-    """Return the largest difference between neighbours in the same series."""
+def _largest_gap(groups: list[_Seams], tiles: Tiles) -> float:
+    """Return the largest difference between neighbours in the same series; infinity if one is none."""
+    start = np.arange(1, len(groups)) * tiles.group
+    joined = tiles.drawn.sequence[start] == tiles.drawn.sequence[start - 1]
     across = [
-        _size(left.last[0] - right.first[0], left.last[1] - right.first[1])
-        for left, right in itertools.pairwise(groups)
-        if right.first is not None
+        np.abs(end[1] - begin[0]).max()
+        for (left, right), same in zip(itertools.pairwise(groups), joined, strict=True)
+        if same
+        for end, begin in ((left.forward, right.forward), (left.backward, right.backward))
     ]
-    return max([group.gap for group in groups] + across)
+    return _known(np.max([group.gap for group in groups] + across))
 
 
-def _size(*differences: np.ndarray) -> float:
-    """Return the largest absolute value; infinity if one is not a number."""
-    gap = np.max([np.abs(part).max(initial=0.0) for part in differences])
+def _known(gap: float) -> float:
+    """Return a difference, infinity if it is not a number."""
     return float("inf") if np.isnan(gap) else float(gap)
 
 
@@ -256,7 +316,7 @@ class Sink(Protocol):
 
 @double
 def stream(
-    model: Model, series: Series, kernel: Kernel, sink: Sink, *, progress: bool = False
+    model: Model, series: Series, kernel: HostKernel, sink: Sink, *, progress: bool = False
 ) -> float:
     """Apply `kernel` to tiles as `run` does, handing rows to `sink` as they are made.
 
@@ -280,7 +340,7 @@ def _stream_groups(
     series: Series,
     tiles: Tiles,
     values: Array | None,
-    kernel: Kernel,
+    kernel: HostKernel,
     sink: Sink,
     count: Callable[[int], object],
 ) -> float:
@@ -297,8 +357,8 @@ def _stream_groups(
         count(int(kept.sum()))
 
     first_group = one(0)
-    if first_group[1].gap > model.seam_tolerance:
-        return first_group[1].gap
+    if not first_group[1].gap <= model.seam_tolerance:
+        return _known(first_group[1].gap)
     take(0, first_group)
     threads = num_cores()
     with ThreadPoolExecutor(threads) as pool:
@@ -310,7 +370,22 @@ def _stream_groups(
                 take(done, future.result())
         for done, future in ahead:
             take(done, future.result())
-    return _largest_gap(every_seam)
+    return _largest_gap(every_seam, tiles)
+
+
+def _apply_method(
+    model: Model,
+    method: str,
+    by_row: bool,
+    coords: Coords,
+    batch: Batch,
+    drawn: Drawn,
+    core: int,
+    missing: Missing,
+) -> tuple[Any, Edges]:
+    """Apply a method of the model to a group of windows; by row, keep of (L, …, W) those that count."""
+    result, edges = getattr(model, method)(coords, batch, seam(drawn), missing)
+    return (counted_rows(result, drawn, core) if by_row else result), edges
 
 
 @compiled(static_argnums=(0, 1, 5, 6))
@@ -320,20 +395,15 @@ def apply_to_rows(
     coords: Coords,
     batch: Batch,
     drawn: Drawn,
-    core: int | None,
+    core: int,
     missing: Missing,
 ) -> tuple[Any, Edges]:
-    """Apply a method of the model to a group of windows; of rows (L, …, W), keep those that count."""
-    result, edges = getattr(model, method)(coords, batch, seam(drawn), missing)
-    return (result if core is None else counted_rows(result, drawn, core)), edges
+    """Apply a method of the model to a group of windows, and keep the rows that count."""
+    return _apply_method(model, method, True, coords, batch, drawn, core, missing)
 
 
 def _kernel(model: Model, method: str, coords: Coords, *, by_row: bool = False) -> Kernel:
-    def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-        kept = core if by_row else None
-        return apply_to_rows(model, method, coords, batch, drawn, kept, missing)
-
-    return kernel
+    return Kernel(_apply_method, (model, method, by_row), (coords,))
 
 
 def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, float]:
@@ -395,18 +465,21 @@ def total_prediction(
 ) -> tuple[float, float]:
     """Return Σ_t log p(y_t | rows up to t − horizon), and the largest difference at a seam."""
 
-    def kernel(batch: Batch, drawn: Drawn, core: int, missing: Missing) -> tuple[Any, Edges]:
-        del core
-        return _predict(model, coords, batch, drawn, missing, horizon)
-
+    kernel = Kernel(_predict, (model, horizon), (coords,))
     results, _, gap = run(model, series, kernel, buffer=model.first_buffer + horizon)
     return float(sum(r.sum() for r in results)), gap
 
 
-@compiled(static_argnums=(0, 4, 5))
 def _predict(
-    model: Model, coords: Coords, batch: Batch, drawn: Drawn, missing: Missing, horizon: int
+    model: Model,
+    horizon: int,
+    coords: Coords,
+    batch: Batch,
+    drawn: Drawn,
+    core: int,
+    missing: Missing,
 ) -> tuple[Array, Edges]:
+    del core
     return model.window_predictions(coords, batch, seam(drawn), missing, horizon)
 
 

@@ -221,14 +221,13 @@ def _dataset(
 
     coords = row_coords(series)
     t = coords["t"][1]
-    kept = t >= model.num_lags
     variables = {}
     for name, (dims, values) in results.items():
         whole = values
         if model.num_lags > 0:
             fill = -1 if values.dtype.kind == "i" else np.nan
             whole = np.full((len(t), *values.shape[1:]), fill, dtype=values.dtype)
-            whole[kept] = values
+            whole[t >= model.num_lags] = values
         variables[name] = (dims, whole)
     return xarray.Dataset(
         variables,

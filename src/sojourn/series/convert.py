@@ -89,7 +89,10 @@ def assemble(parts: list[Any], columns: tuple[str, ...] | None) -> Series:
 
 def checked(series: Series) -> Series:
     """Return the series with the kind of its missing values, after one pass over them."""
-    return replace(series, missing=scan(series).missing)
+    with np.errstate(all="ignore"):
+        # The sum of numbers of which one is not finite is not either; most data have none of these.
+        complete = all(np.isfinite(rows.sum()) for _, rows in series.source.blocks())
+    return series if complete else replace(series, missing=scan(series).missing)
 
 
 def check_lengths(lengths: Sequence[int]) -> None:

@@ -2,10 +2,12 @@
 
 import functools
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -137,8 +139,9 @@ class Series:
         """Return all rows in memory, columns first, shape (D, N); one copy for all who ask."""
         precision = str(jnp.result_type(float))
         if precision not in self._resident:
-            rows = np.ascontiguousarray(self.rows(0, self.num_rows).T)
-            self._resident[precision] = jnp.asarray(rows)
+            rows = _aligned((self.dim, self.num_rows))
+            rows[:] = self.rows(0, self.num_rows).T
+            self._resident[precision] = jax.device_put(rows)
         return self._resident[precision]
 
     @functools.cached_property
@@ -298,6 +301,14 @@ class Series:
             return self.values[::step]
         parts = [rows[-start % step :: step].copy() for start, rows in self.values.blocks()]
         return np.concatenate(parts)
+
+
+def _aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array without values that the device can use where it lies, not copied again."""
+    size, line = 8 * math.prod(shape), 64
+    memory = np.empty(size + line, np.uint8)
+    start = -memory.ctypes.data % line
+    return memory[start : start + size].view(np.float64).reshape(shape)
 
 
 class Overview(NamedTuple):
