@@ -5,9 +5,11 @@ import logging
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import sojourn as sj
+from cases import LGSSM_PARAMS
 from sojourn.plots import plot_trace
 from sojourn.results.align import align_chains
 from sojourn.results.diagnostics import summarize
@@ -86,7 +88,8 @@ def test_plots_draw(fitted, tmp_path):
     fit.plot_trace().savefig(tmp_path / "trace.png")
     figure = fit.plot_trace(["Q"])
     titles = [axis.get_title(loc="left") for axis in figure.axes[::2]]
-    assert titles == [name for name in fit.summary().index if name.startswith("Q[")]
+    entries = [name for name in fit.summary().index if name.startswith("Q[")]
+    assert titles == [name for name in entries if not name.endswith("y1, y0]")]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chain 0", "chain 1"]
     figure = fit.plot_segmentation(y, start=100, stop=300)
     figure.savefig(tmp_path / "segments.png")
@@ -100,6 +103,7 @@ def test_plots_draw(fitted, tmp_path):
 def test_traces_of_large_parameters_show_the_first_entries(fitted):
     fit, _, _, _ = fitted
     wide = fit.posterior[["A"]].isel(lag_column=[0] * 7)
+    wide = wide + np.arange(7)  # an entry that repeats another would be left out
     figure = plot_trace(wide)
     assert len(figure.axes) == 2 * 12
     assert figure.get_suptitle() == "A: first 12 of 28 entries"
@@ -134,6 +138,51 @@ def test_segmentation_needs_discrete_states():
         fit.plot_segmentation(np.arange(9.0))
 
 
+def test_continuous_states_are_plotted_with_their_spread():
+    model = sj.LGSSM(state_dim=2, emission_dim=2)
+    draws = {name: np.stack([value] * 2) for name, value in LGSSM_PARAMS.items()}
+    fit = make_fit(model, ("y0", "y1"), {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0)
+    frame = pd.DataFrame(model.simulate(LGSSM_PARAMS, 300, seed=1)[1], columns=["y0", "y1"])
+    named = sj.open_series(frame.assign(who=["a"] * 100 + ["b"] * 200), sequence="who")
+    figure = fit.plot_states(named, 20, 90, series="b")
+    found = sj.smooth(model, LGSSM_PARAMS, frame.to_numpy()[100:]).isel(time=slice(20, 90))
+    assert len(figure.axes) == 2 and "rows 20 to 89 of 200 of series b" in figure.get_suptitle()
+    for index, axis in enumerate(figure.axes):
+        mean = found["x"][:, index].to_numpy()
+        np.testing.assert_allclose(axis.lines[0].get_ydata(), mean, atol=1e-6)
+        band = axis.collections[0].get_paths()[0].vertices[:, 1]
+        sd = np.sqrt(found["covariance"][:, index, index].to_numpy())
+        np.testing.assert_allclose(band.max(), (mean + 2 * sd).max(), atol=1e-6)
+    with pytest.raises(ValueError, match="there is no series 'c'; there are"):
+        fit.plot_states(named, series="c")
+
+
+def test_continuous_states_are_needed_to_plot_them(fitted):
+    fit, _, _, y = fitted
+    with pytest.raises(ValueError, match="ARHMM has no continuous states"):
+        fit.plot_states(y)
+
+
+def test_traces_leave_out_what_does_not_vary():
+    """Fixed entries of C, and the upper half of Q and R, tell nothing."""
+    model = sj.LGSSM(state_dim=1, emission_dim=2)
+    rng = np.random.default_rng(0)
+    scale, C = rng.random(30) + 1, np.ones((30, 2, 1))
+    C[:, 1, 0] = rng.normal(size=30)
+    draws = {
+        "A": rng.normal(size=(30, 1, 1)),
+        "Q": scale[:, None, None],
+        "C": C,
+        "R": np.array([[2.0, 1.0], [1.0, 3.0]]) * np.stack([scale] * 4, 1).reshape(30, 2, 2),
+    }
+    draws["R"][:, 1, 1] += 1 + rng.random(30)
+    fit = make_fit(model, ("a", "b"), {0: (draws, {})}, choices={"sampler": "by hand"}, seed=0)
+    titles = [axis.get_title(loc="left") for axis in fit.plot_trace().axes]
+    assert [title for title in titles if title.startswith(("C", "R"))] == [
+        *("C[b, 0]", "R[a, a]", "R[a, b]", "R[b, b]")
+    ]
+
+
 def test_columns_are_matched_by_name(fitted):
     """A data frame with its columns in another order gives the same answers; strangers are named."""
     named, _, _, y = fitted
@@ -155,8 +204,23 @@ def test_columns_are_matched_by_name(fitted):
     for call in (fit.score, fit.smooth, fit.decode, fit.plot_segmentation):
         with pytest.raises(ValueError, match="unknown 'up'; missing 'right'; rename or select"):
             call(turned.rename(columns={"right": "up"}))
-        with pytest.raises(ValueError, match="fit: unknown 'up';"):
-            call(turned.assign(up=1.0))
+        with pytest.raises(ValueError, match="unknown 'up', 'down', 'more'; missing 'left'"):
+            call(turned.rename(columns={"left": "down", "right": "up"}).assign(more=1.0))
+
+
+def test_other_columns_of_a_frame_are_left_out(fitted):
+    """What a frame has beside the columns of the fit, dates and text too, is not looked at."""
+    named, _, _, y = fitted
+    fit = dataclasses.replace(named, columns=("left", "right"))
+    expected = named.score(y[:200], num_draws=2)
+    frame = pd.DataFrame(y[:200], columns=["left", "right"])[["right", "left"]]
+    wider = frame.assign(day=pd.date_range("2020", periods=200), note="x", more=1.0)
+    numbers = sj.as_series(frame.assign(more=1.0))
+    for data in (wider, [wider], numbers, pl.from_pandas(wider), wider.to_xarray()):
+        assert fit.score(data, num_draws=2) == expected
+    # An array has no names to choose by.
+    with pytest.raises(ValueError, match="data has 3 columns; the model expects emission_dim=2"):
+        named.score(np.column_stack([y, y[:, 0]]))
 
 
 def test_fit_keeps_the_names_of_the_columns():

@@ -1,7 +1,6 @@
 """Plots of a fit. Figures are made without pyplot, so that no global state changes."""
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -11,8 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from sojourn._validation import check_size
-from sojourn.results import best_path, entries
-from sojourn.series import Series
+from sojourn.results import best_path, smooth, varying
+from sojourn.series import Series, check_known
 
 if TYPE_CHECKING:
     import xarray
@@ -38,14 +37,18 @@ def state_color(state: int) -> str:
 def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) -> Figure:
     """Plot densities (left) and traces (right), one row per entry, one colour per chain.
 
-    Of parameters with many entries the first twelve are shown.
+    Entries that are held fixed, or that repeat another as in symmetric matrices, are left out; of those
+    that remain of a parameter, the first twelve are shown.
     """
     known = [str(name) for name in posterior.data_vars]
     names = known if var_names is None else var_names
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise ValueError(f"no parameter {unknown[0]!r} in the posterior; it has {known}")
-    rows = [entry for name in names for entry in islice(entries(posterior[name]), _ENTRIES)]
+    every = {
+        name: [(label, chains) for _, label, chains in varying(posterior[name])] for name in names
+    }
+    rows = [entry for own in every.values() for entry in own[:_ENTRIES]]
     figure = Figure(figsize=(10, 0.7 + 1.2 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 2.5))
     for (left, right), (label, chains) in zip(axes, rows, strict=True):
@@ -72,9 +75,9 @@ def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) 
         for index, chain in enumerate(posterior["chain"].to_numpy())
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=8, frameon=False, fontsize=9)
-    cut = [name for name in names if posterior[name][0, 0].size > _ENTRIES]
+    cut = {name: len(own) for name, own in every.items() if len(own) > _ENTRIES}
     if cut:
-        said = [f"{name}: first {_ENTRIES} of {posterior[name][0, 0].size} entries" for name in cut]
+        said = [f"{name}: first {_ENTRIES} of {count} entries" for name, count in cut.items()]
         figure.suptitle("; ".join(said), x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -105,7 +108,7 @@ def plot_gradient_error(errors: "xarray.Dataset") -> Figure:
 
 
 def plot_segmentation(
-    fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
+    fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int | str = 0
 ) -> Figure:
     """Plot rows `start` to `stop` of one series over the colours of their states.
 
@@ -114,39 +117,113 @@ def plot_segmentation(
     """
     if not fit.model.has_discrete_states:
         raise ValueError(
-            f"{type(fit.model).__name__} has no discrete states to colour rows by; plot what "
-            "fit.smooth(data) returns"
+            f"{type(fit.model).__name__} has no discrete states to colour rows by; use "
+            "fit.plot_states(data)"
         )
-    every = fit.as_series(data)
-    count = len(every.lengths)
-    check_size("series", series, 0)
-    if series >= count:
-        raise ValueError(f"series must be below {count}, the number of series; got {series}")
-    length, offset = every.lengths[series], sum(every.lengths[:series])
-    stop = min(start + _STRETCH, length) if stop is None else stop
-    if not 0 <= start < stop <= length:
-        raise ValueError(f"expected 0 <= start < stop <= {length}; got {start} and {stop}")
-    # Rows around the stretch inform its states; further ones do not change the picture.
-    first, last = max(0, start - _STRETCH), min(length, stop + _STRETCH)
-    rows = every.rows(offset + first, offset + last)
-    around = Series(rows, (len(rows),), every.columns, every.missing)
-    path = best_path(fit.model, fit.mean, around)["state"].to_numpy()
-    states = path[start - first : stop - first]
-    values = every.rows(offset + start, offset + stop)
-    D = values.shape[1]
-    figure = Figure(figsize=(10, 1 + 1.4 * D), layout="constrained")
-    axes = figure.subplots(D, 1, sharex=True, squeeze=False)[:, 0]
-    for axis, column, name in zip(axes, values.T, every.columns, strict=True):
-        draw_segments(axis, np.arange(start, stop), column, states)
+    stretch = _stretch(fit, data, start, stop, series)
+    path = best_path(fit.model, fit.mean, stretch.around)["state"].to_numpy()
+    states = path[stretch.inside]
+    columns = stretch.around.columns
+    figure, axes = _panels(len(columns), stretch)
+    for axis, column, name in zip(axes, stretch.rows.T, columns, strict=True):
+        draw_segments(axis, stretch.time, column, states)
         axis.set_ylabel(name)
-    axes[-1].set_xlabel("row")
-    which = f" of series {series}" if count > 1 else ""
-    title = f"rows {start:,} to {stop - 1:,} of {length:,}{which}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     shown = np.unique(states[states >= 0])
     handles = [Patch(color=state_color(k), alpha=0.35, label=f"state {k}") for k in shown]
     figure.legend(handles=handles, loc="outside upper right", ncols=8, frameon=False)
     return figure
+
+
+def plot_states(
+    fit: "Fit", data: Any, start: int = 0, stop: int | None = None, *, series: int | str = 0
+) -> Figure:
+    """Plot the smoothed continuous states of rows `start` to `stop` of one series, two sds around them.
+
+    States are those at the posterior mean of the parameters.
+
+    Raises:
+        ValueError: The model has no continuous states, or there are no such rows.
+    """
+    stretch = _stretch(fit, data, start, stop, series)
+    found = smooth(fit.model, fit.mean, stretch.around)
+    if "x" not in found:
+        raise ValueError(
+            f"{type(fit.model).__name__} has no continuous states; use fit.plot_segmentation(data)"
+        )
+    x = found["x"].to_numpy()[stretch.inside]
+    variance = np.diagonal(found["covariance"].to_numpy()[stretch.inside], axis1=1, axis2=2)
+    figure, axes = _panels(x.shape[1], stretch)
+    for index, (axis, mean, sd) in enumerate(zip(axes, x.T, np.sqrt(variance).T, strict=True)):
+        color = state_color(index)
+        axis.fill_between(stretch.time, mean - 2 * sd, mean + 2 * sd, color=color, alpha=0.3, lw=0)
+        axis.plot(stretch.time, mean, color=color, lw=0.8)
+        axis.set_ylabel(f"x[{index}]")
+        axis.margins(x=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+class _Stretch(NamedTuple):
+    """Rows of one series that are shown, and some around them, which inform their states.
+
+    Attributes:
+        around: All of these rows.
+        inside: Which of them are shown.
+        start: Number of the first that is shown, in its series.
+        title: Words that say which are shown.
+    """
+
+    around: Series
+    inside: slice
+    start: int
+    title: str
+
+    @property
+    def rows(self) -> np.ndarray:
+        return self.around.to_numpy()[self.inside]
+
+    @property
+    def time(self) -> np.ndarray:
+        return self.start + np.arange(self.inside.stop - self.inside.start)
+
+
+def _stretch(fit: "Fit", data: Any, start: int, stop: int | None, series: int | str) -> _Stretch:
+    every = fit.as_series(data)
+    which = _number(every, series)
+    length, offset = every.lengths[which], sum(every.lengths[:which])
+    stop = min(start + _STRETCH, length) if stop is None else stop
+    if not 0 <= start < stop <= length:
+        raise ValueError(f"expected 0 <= start < stop <= {length}; got {start} and {stop}")
+    # Rows farther away do not change the picture.
+    first, last = max(0, start - _STRETCH), min(length, stop + _STRETCH)
+    rows = every.rows(offset + first, offset + last)
+    around = Series(rows, (len(rows),), every.columns, every.missing)
+    title = f"rows {start:,} to {stop - 1:,} of {length:,}"
+    if len(every.lengths) > 1:
+        title += f" of series {every.labels[which]}"
+    return _Stretch(around, slice(start - first, stop - first), start, title)
+
+
+def _number(every: Series, series: int | str) -> int:
+    """Return the number of a series that is given by its name or number."""
+    if isinstance(series, str):
+        check_known("series", [series], every.names or ())
+        return every.names.index(series) if every.names else 0
+    check_size("series", series, 0)
+    if series >= len(every.lengths):
+        raise ValueError(
+            f"series must be below {len(every.lengths)}, the number of series; got {series}"
+        )
+    return series
+
+
+def _panels(count: int, stretch: _Stretch) -> tuple[Figure, Any]:
+    """Return a figure with a title, and its panels over the rows of a stretch."""
+    figure = Figure(figsize=(10, 1 + 1.4 * count), layout="constrained")
+    axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
+    axes[-1].set_xlabel("row")
+    figure.suptitle(stretch.title, x=0.01, ha="left", fontsize=10)
+    return figure, axes
 
 
 def draw_segments(axis: "Axes", time: np.ndarray, values: np.ndarray, states: np.ndarray) -> None:

@@ -159,6 +159,11 @@ class Model(abc.ABC):
         """Whether the hidden state is, or has a part that is, discrete."""
         return any("to_state" in dims for dims in self.param_dims.values())
 
+    @property
+    def has_continuous_states(self) -> bool:
+        """Whether the hidden state is, or has a part that is, continuous."""
+        return not (self.has_discrete_states and self.is_exact)
+
     # One method for each kind of full pass: results by window, and messages at the seams.
 
     @abc.abstractmethod

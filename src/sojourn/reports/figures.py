@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch
 from sojourn._precision import double
 from sojourn.models.base import prior_draw
 from sojourn.plots import state_color
-from sojourn.results import entries
+from sojourn.results import varying
 
 if TYPE_CHECKING:
     import xarray
@@ -60,7 +60,7 @@ def plot_prior(posterior: "xarray.Dataset", prior: dict[str, np.ndarray]) -> Fig
     panels = []
     for name, variable in posterior.items():
         of_prior = prior[str(name)].reshape(len(prior[str(name)]), -1)
-        for index, (label, draws) in enumerate(islice(entries(variable), _ENTRIES)):
+        for index, label, draws in islice(varying(variable), _ENTRIES):
             panels.append((label, draws.ravel(), of_prior[:, index]))
     columns = 4
     figure = Figure(figsize=(10, 1.7 * -(-len(panels) // columns)), layout="constrained")

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sojourn._files import write_text
-from sojourn.plots import plot_segmentation, plot_trace
+from sojourn.plots import plot_segmentation, plot_states, plot_trace
 from sojourn.reports.figures import plot_data, plot_prior, plot_transitions, prior_draws
 from sojourn.results import Check, diagnose, readable
 
@@ -164,14 +164,18 @@ def _prior(fit: "Fit") -> str:
 
 
 def _states(fit: "Fit", series: "Series | None") -> list[tuple[str, str]]:
-    if not fit.model.has_discrete_states:
-        return []
-    graph = _image(plot_transitions(fit.mean["transition_matrix"]), "Transition graph")
-    words = "Posterior means of transition probabilities; in a node, the chance to stay."
-    sections = [("Transitions", f"<p>{words}</p>\n{graph}")]
-    if series is not None:
-        figure = plot_segmentation(fit, series)
-        sections.append(("Decoded states", _image(figure, "Decoded states of the first rows")))
+    sections = []
+    if fit.model.has_discrete_states:
+        graph = _image(plot_transitions(fit.mean["transition_matrix"]), "Transition graph")
+        words = "Posterior means of transition probabilities; in a node, the chance to stay."
+        sections.append(("Transitions", f"<p>{words}</p>\n{graph}"))
+        if series is not None:
+            figure = plot_segmentation(fit, series)
+            sections.append(("Decoded states", _image(figure, "Decoded states of the first rows")))
+    if fit.model.has_continuous_states and series is not None:
+        words = "Means given all rows, and two standard deviations, at the posterior mean."
+        figure = _image(plot_states(fit, series), "Smoothed states of the first rows")
+        sections.append(("Smoothed states", f"<p>{words}</p>\n{figure}"))
     return sections
 
 

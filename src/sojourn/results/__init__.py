@@ -2,7 +2,7 @@
 
 from sojourn.results.align import match_states, permute
 from sojourn.results.datasets import largest_block
-from sojourn.results.diagnostics import Check, diagnose, entries, readable
+from sojourn.results.diagnostics import Check, diagnose, readable, varying
 from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
@@ -20,7 +20,6 @@ __all__ = [
     "decode",
     "diagnose",
     "em_lower_bound",
-    "entries",
     "forecast",
     "impute",
     "ksd",
@@ -35,4 +34,5 @@ __all__ = [
     "readable",
     "rmse",
     "smooth",
+    "varying",
 ]

@@ -65,6 +65,21 @@ def entries(variable: "xarray.DataArray") -> Iterator[tuple[str, np.ndarray]]:
         yield label, values[(slice(None), slice(None), *where)]
 
 
+def varying(variable: "xarray.DataArray") -> Iterator[tuple[int, str, np.ndarray]]:
+    """Yield number, label and draws of the entries that tell anything: no constants, none twice.
+
+    Of a symmetric matrix one half is left, of a constrained one what is not held fixed. Of a parameter
+    that is fixed as a whole the first entry stands for all.
+    """
+    told: set[bytes] = set()
+    for index, (label, chains) in enumerate(entries(variable)):
+        if np.ptp(chains) > 0 and chains.tobytes() not in told:
+            told.add(chains.tobytes())
+            yield index, label, chains
+    if not told:
+        yield 0, *next(entries(variable))
+
+
 def r_hat(chains: np.ndarray) -> float:
     """Return the rank-normalised split R-hat of draws (chain, draw); NaN for a single chain."""
     if len(chains) < 2:

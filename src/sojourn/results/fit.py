@@ -413,7 +413,7 @@ class Fit:
         return plot_trace(self.posterior, var_names)
 
     def plot_segmentation(
-        self, data: Any, start: int = 0, stop: int | None = None, *, series: int = 0
+        self, data: Any, start: int = 0, stop: int | None = None, *, series: int | str = 0
     ) -> "Figure":
         """Plot a stretch of a series with its decoded states.
 
@@ -421,11 +421,19 @@ class Fit:
             data: The series, as in `sample`.
             start: First row shown.
             stop: Row after the last; 500 rows are shown if it is not given.
-            series: Which of several series.
+            series: Which of several series, its name or number.
         """
         from sojourn.plots import plot_segmentation
 
         return plot_segmentation(self, data, start, stop, series=series)
+
+    def plot_states(
+        self, data: Any, start: int = 0, stop: int | None = None, *, series: int | str = 0
+    ) -> "Figure":
+        """Plot the smoothed continuous states of a stretch of a series; arguments as above."""
+        from sojourn.plots import plot_states
+
+        return plot_states(self, data, start, stop, series=series)
 
 
 def load(path: "str | PathLike[str]", thin: int = 1) -> Fit:

@@ -1,7 +1,7 @@
 """Series of rows, in memory or elsewhere, and windows drawn from them."""
 
 from sojourn.series.opening import as_series, open_series, reopen
-from sojourn.series.series import Series, suggestion
+from sojourn.series.series import Series, check_known, suggestion
 from sojourn.series.windows import Chances, Drawn, Layout, Windows, draw, gather, layout, tile
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Series",
     "Windows",
     "as_series",
+    "check_known",
     "draw",
     "gather",
     "layout",

@@ -30,7 +30,7 @@ def from_memory(
         dim: Number of columns that the model expects.
         columns: Columns of a frame that are values; all but `sequence` if not given.
         sequence: Column of a frame that tells series apart.
-        expected: Order that frames of a list are brought into where they have these columns.
+        expected: Columns that are taken of a frame which has all of them.
     """
     if sequence is not None and not is_frame(data):
         raise TypeError(
@@ -38,7 +38,7 @@ def from_memory(
             f"{type(data).__name__}: pass a list of arrays for several series"
         )
     if isinstance(data, list | tuple) and any(_is_several(x) for x in data):
-        unframed = [_unframe(x, columns or _reordered(x, expected), None) for x in data]
+        unframed = [_unframe(x, columns or _among(x, expected), None) for x in data]
         found = list(dict.fromkeys(own for _, own, _ in unframed if own is not None))
         if not any(is_frame(x) or is_dataset(x) or getattr(x, "ndim", 1) > 1 for x in data):
             found = found if len(found) == 1 else []  # columns of one frame, as several series
@@ -51,7 +51,7 @@ def from_memory(
                 f"has emission_dim={dim}: pass a list of (T_i, {dim}) arrays, or one array"
             )
         return assemble([_as_rows(x) for x in arrays], found[0] if found else None)
-    data, names, ids = _unframe(data, columns, sequence)
+    data, names, ids = _unframe(data, columns or _among(data, expected), sequence)
     values = _as_numbers(data)
     several = isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim == 3)
     parts = [_as_rows(x) for x in values] if several else [_as_rows(values)]
@@ -136,11 +136,11 @@ def run_lengths(blocks: Any, name: str) -> tuple[tuple[int, ...], tuple[str, ...
 
 
 def match_columns(series: Series, expected: tuple[str, ...]) -> Series:
-    """Return the series with its columns in the expected order, those that nobody named as they are."""
-    names = series.columns
-    if set(names) == set(expected):
+    """Return the columns of these names, in this order, or all where nobody named them."""
+    names, unnamed = series.columns, default_names(series.dim)
+    if set(names) == set(expected) or (names != unnamed and set(names) > set(expected)):
         return series.select(expected)
-    if default_names(series.dim) in (names, expected):
+    if unnamed in (names, expected):
         return series
     unknown = [name for name in names if name not in expected]
     absent = [name for name in expected if name not in names]
@@ -256,10 +256,12 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def _reordered(data: Any, expected: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the expected names if a frame has these and no others."""
-    names = sorted(map(str, data.columns)) if is_frame(data) else None
-    return expected if expected is not None and names == sorted(expected) else None
+def _among(data: Any, expected: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the expected names if a frame or dataset has them all."""
+    if expected is None or not (is_frame(data) or is_dataset(data)):
+        return None
+    names = data.columns if is_frame(data) else data.data_vars
+    return expected if set(map(str, names)) >= set(expected) else None
 
 
 def is_dataset(data: Any) -> bool:
