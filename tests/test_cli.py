@@ -143,7 +143,8 @@ def test_score_decode_and_smooth(run, folder, tmp_path):
 def test_simulate_report_and_info(run, folder, tmp_path):
     for name in ("rows.csv", "rows.tsv", "rows.json", "rows.jsonl"):
         file = tmp_path / name
-        assert run("simulate", folder / "run", "--rows", "7", "--hidden", "-o", file)[0] == 0
+        code, out, err = run("simulate", folder / "run", "--rows", "7", "--hidden", "-o", file)
+        assert (code, out, err.splitlines()[-1]) == (0, "", f"7 rows in {file}")
         assert file.stat().st_size > 0
     table = pd.read_csv(tmp_path / "rows.csv")
     assert list(table.columns) == ["volts", "amps", "z"]
@@ -154,6 +155,9 @@ def test_simulate_report_and_info(run, folder, tmp_path):
     assert len(table) == 7
     assert run("report", folder / "run")[0] == 0
     assert "200 rows in 1 series" in (folder / "run" / "report.html").read_text()
+    said = run("info", folder / "run")[1]
+    for words in ("GaussianHMM(num_states=", "largest_r_hat", "smallest_ess", "data.csv"):
+        assert words in said
     about = json.loads(run("info", folder / "run", "--json")[1])
     assert (about["model"], about["rows"], about["columns"]) == (
         "GaussianHMM",
@@ -357,6 +361,7 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
         new,
     )
     fails("--thin must be auto or a number", "fit", data, "--thin", "x", "--out", new)
+    fails("--length must be auto, full or a number", "fit", data, "--length", "x", "--out", new)
     fails("need the --length", "fit", data, "--buffer", "3", "--out", new)
     fails("gibbs has no step size", "fit", data, *FIT, "--step-size", "1", "--out", new)
     fails("'volt'", "fit", data, "--column", "volt", "--out", new)

@@ -160,6 +160,8 @@ def lock(path: Path) -> Iterator[None]:
 
 def cannot_write(path: Path, error: OSError) -> WriteError:
     """Return an error that says what to do about a file that cannot be written."""
+    if not path.parent.exists():
+        return WriteError(f"cannot write {path}: the folder {path.parent} does not exist; make it")
     return WriteError(
         f"cannot write {path}: {error.strerror or error}; make room or mend the permissions, or "
         "choose another directory"

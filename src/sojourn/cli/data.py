@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import typer
 
 from sojourn._files import write_file
 from sojourn.results import Fit, check_replaceable, columns_of, load
@@ -136,6 +137,7 @@ def write_table(table: "pandas.DataFrame", out: Path | None) -> None:
     }
     check_out(out)
     write_file(out, lambda file: _through_memory(writers[out.suffix.lower()], file))
+    typer.echo(f"{len(table):,} rows in {out}", err=True)
 
 
 def _through_memory(write: Any, file: Any) -> None:
@@ -166,6 +168,7 @@ def write_states(make: Callable[[Path | None], "xarray.Dataset"], out: Path | No
 
     if out is not None and out.suffix.lower() == ".parquet":
         make(out)
+        typer.echo(f"states in {out}", err=True)
         return
     write_table(pandas.DataFrame(_columns(make(None))), out)
 

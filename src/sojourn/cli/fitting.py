@@ -222,17 +222,17 @@ def _windows(length: str, buffer: int | None, batch: int | None) -> Any:
         if buffer is not None or batch is not None:
             raise ValueError("--buffer and --batch need the --length of a window, a number")
         return "auto" if length == "auto" else Windows.full()
-    return Windows(_auto("length", length, int), buffer or 0, batch or 1)
+    return Windows(_auto("length", length, int, "auto, full"), buffer or 0, batch or 1)
 
 
-def _auto(name: str, value: str, kind: type) -> Any:
-    """Return "auto" or the number that a text says."""
+def _auto(name: str, value: str, kind: type, words: str = "auto") -> Any:
+    """Return "auto" or the number that a text says; `words` are what it may be besides a number."""
     if value == "auto":
         return value
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"--{name} must be auto or a number; got {value!r}") from None
+        raise ValueError(f"--{name} must be {words} or a number; got {value!r}") from None
 
 
 def _one_of(name: str, value: str, known: dict[str, Any]) -> Any:

@@ -28,6 +28,7 @@ _PHRASES = (
     (r"fit\.plot_trace\(\)", "the traces of sojourn report"),
     (r"this (error|exception)'s `fit`", "the run"),
     (r"`out`", "--out"),
+    (r"open_series\(data, standardize=True\)", "give --standardize"),
     (r"open_series\(data, (\w+=.*?)\)", r"\1"),
     (r", with data=", ", after the run's name"),
     (r"windows=Windows\((\d+), buffer=(\d+)\)", r"--length \1 --buffer \2"),

@@ -94,12 +94,13 @@ def info(
             state += f", {asked} asked for: continue with sojourn resume {path}"
         say(
             {
-                "model": run.config["model"]["class"],
+                "model": run.config["model"]["class"] if json else _called(run),
                 "sampler": choices.get("sampler", "not chosen yet"),
                 "draws": state,
+                **(_quality(path) if drawn > 0 and not run.is_cut_short else {}),
                 "columns": run.config["columns"] if json else ", ".join(run.config["columns"]),
                 "rows": about.get("rows"),
-                "data": about.get("description") or "in memory",
+                "data": _origin(about.get("description"), as_json=json),
                 "seed": run.config["seed"],
                 "written_by": run.config["versions"] if json else run.config["versions"]["sojourn"],
                 **choices,
@@ -120,6 +121,34 @@ def info(
             },
             as_json=json,
         )
+
+
+def _called(run: Any) -> str:
+    """Return the model of a run with its sizes."""
+    sizes = {name: value for name, value in vars(run.model).items() if type(value) is int}
+    said = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    return f"{run.config['model']['class']}({said})"
+
+
+def _origin(description: dict[str, Any] | None, *, as_json: bool) -> Any:
+    """Return where data came from, and how they were read where that was not as they are."""
+    if description is None or as_json:
+        return description or "in memory"
+    paths = description["path"]
+    asked = [
+        f"{name}={value!r}"
+        for name, value in description.items()
+        if name != "path" and value not in (None, False, 1)
+    ]
+    return ", ".join([*(paths if isinstance(paths, list) else [paths]), *asked])
+
+
+def _quality(path: str) -> dict[str, float]:
+    """Return the worst R-hat and effective sample size of the draws of a run."""
+    from sojourn.results import load
+
+    worst = load(path).summary().agg({"r_hat": "max", "ess": "min"})
+    return dict(zip(("largest_r_hat", "smallest_ess"), map(float, worst), strict=True))
 
 
 COMMANDS = (demo, bench, info)

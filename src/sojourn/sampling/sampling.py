@@ -341,7 +341,8 @@ def _warn_of_location(model: Model, series: Series) -> None:
         names = ", ".join(repr(n) for n, is_far in zip(series.columns, far, strict=True) if is_far)
         _warn(
             f"{type(model).__name__} has no intercept, and the median of {names} is more than "
-            f"{_FAR} scales from zero: subtract it from the data",
+            f"{_FAR} scales from zero: subtract it from the data, or "
+            "open_series(data, standardize=True)",
             depth=3,  # `sample`, what wraps it, the user
         )
 

@@ -258,10 +258,11 @@ def _source_of(place: Place, path: str) -> Any:
     return need("fsspec", "remote").core.url_to_fs(place.text)[0].open(path, "rb")
 
 
-def _others(name: str, names: Sequence[str]) -> str:
-    """Say how to leave out a column."""
+def _others(name: str, names: Sequence[str], *, is_date: bool) -> str:
+    """Say how to leave out a column, or what else it may be for."""
     rest = ", ".join(repr(other) for other in names if other != name)
-    return f"choose others with columns= ({rest}), or sequence={name!r} if it tells series apart"
+    others = f"choose others with columns= ({rest})"
+    return others if is_date else f"{others}, or sequence={name!r} if it tells series apart"
 
 
 def _check_type(place: Place, name: str, kind: Any, names: Sequence[str]) -> None:
@@ -270,8 +271,10 @@ def _check_type(place: Place, name: str, kind: Any, names: Sequence[str]) -> Non
         return
     if types.is_decimal(kind) or types.is_null(kind):
         return
-    what = "dates, which are no values" if types.is_temporal(kind) else f"{kind}, not numbers"
-    raise TypeError(f"{place.text}: column {name!r} holds {what}; {_others(name, names)}")
+    is_date = types.is_temporal(kind)
+    what = "dates, which are no values" if is_date else f"{kind}, not numbers"
+    advice = _others(name, names, is_date=is_date)
+    raise TypeError(f"{place.text}: column {name!r} holds {what}; {advice}")
 
 
 def _to_rows(table: Any, columns: Sequence[str]) -> np.ndarray:
@@ -380,13 +383,12 @@ def _explained(place: Place, names: list[str], text: str) -> Exception:
     value = re.search(r"column #(\d+).*invalid value '(.*?)'", text)
     if value:
         name = names[int(value[1])]
-        kind = "a date" if re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", value[2]) else "text"
-        what = f"holds {kind}, {value[2][:40]!r}{where}"
+        is_date = re.fullmatch(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}.*", value[2]) is not None
+        what = f"holds {'a date' if is_date else 'text'}, {value[2][:40]!r}{where}"
         if name == names[0] == "":
             return TypeError(_nameless(place, names, what))
-        return TypeError(
-            f"{place.text}: column {name!r} {what}; expected numbers: {_others(name, names)}"
-        )
+        advice = _others(name, names, is_date=is_date)
+        return TypeError(f"{place.text}: column {name!r} {what}; expected numbers: {advice}")
     if "Empty CSV" in text:
         return ValueError(f"{place.text} has no rows; expected at least two")
     return ValueError(f"{place.text} cannot be read as CSV ({' '.join(text.split())[:120]})")
