@@ -134,5 +134,7 @@ def test_prior_draws_follow_the_prior():
 
 def test_a_report_that_cannot_be_written(tmp_path):
     fit = fake_fit(MODEL, TRUTH, Y)
-    with pytest.raises(sj.RunError, match=r"cannot write .*: the folder .* does not exist; make it"):
+    with pytest.raises(
+        sj.RunError, match=r"cannot write .*: the folder .* does not exist; make it"
+    ):
         fit.report(tmp_path / "no" / "report.html")
