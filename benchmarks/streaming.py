@@ -30,8 +30,8 @@ from sojourn.synthetic import alternating_rotations
 from sojourn.tuning.modes import place
 
 RESIDENT_ROWS = 1_000_000
-BLOCK = 2**20  # whole shards of Zarr
-CHUNK = 512  # rows of a chunk of Zarr, all of which are read for a window
+BLOCK = 2**20  # rows of a shard of Zarr
+CHUNK = 2**12  # rows of a chunk of Zarr, all of which are read for a window
 WINDOWS = sj.Windows(length=200, buffer=16, batch=16)
 
 # Speed, as a share of that in memory, and bytes that are asked for.
@@ -111,7 +111,7 @@ def _make(folder: Path, kind: str, block: np.ndarray, rows: int) -> Path:
             shape=shape,
             dtype="f4",
             chunks=(CHUNK, 2),
-            shards=(2**18, 2),
+            shards=(BLOCK, 2),
             compressors=None,  # noise is not made smaller, and takes longer to read
         )
     for start in range(0, rows, BLOCK):

@@ -111,12 +111,11 @@ class ArraySource(Source):
     def _pick(self, origin: np.ndarray, length: int) -> np.ndarray:
         """Read all windows in one request, in the order of the file."""
         order = np.argsort(origin, kind="stable")
-        index = origin[order, None] + np.arange(length)
-        rows = self.array.pick(np.minimum(index, self.num_rows - 1).ravel())
-        rows = rows.reshape(*index.shape, len(self.columns)).astype(np.float64)
-        rows[index >= self.num_rows] = np.nan
-        found = np.empty_like(rows)
-        found[order] = rows
+        index = np.minimum(origin[order, None] + np.arange(length), self.num_rows - 1)
+        found = np.empty((*index.shape, len(self.columns)))
+        found[order] = self.array.pick(index.ravel()).reshape(found.shape)
+        for i in np.flatnonzero(origin + length > self.num_rows):
+            found[i, max(0, self.num_rows - int(origin[i])) :] = np.nan
         return found
 
 
