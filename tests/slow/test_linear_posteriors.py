@@ -13,8 +13,9 @@ from sojourn.gibbs import Sweep
 from sojourn.gradients import full
 from sojourn.models.base import Model
 from sojourn.passes.passes import full_statistics
+from sojourn.results.align import match_states, permute
 from sojourn.results.diagnostics import effective_sample_size, r_hat
-from sojourn.synthetic import rotating_state
+from sojourn.synthetic import rotating_state, switching_rotations
 from sojourn.tuning.starts import log_posterior
 
 pytestmark = pytest.mark.slow
@@ -225,16 +226,47 @@ def test_gibbs_and_rld_agree_on_a_switching_model():
             assert r_hat(chains[:, :, entry]) < 1.05, (name, entry)
     lengths = {"num_samples": 1500, "thin": 20, "num_warmup": 2000}
     fit = sj.sample(model, y, sj.SGRLD(), init=params, **lengths, progress=False, seed=1)
+    worst = compare(fit, gibbs)
+    print(f"{worst}, {fit.choices}")
+    assert worst["ess"] > 400
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10
+
+
+def test_default_of_a_switching_model_agrees_with_long_gibbs():
+    """The paper's model at T = 10,000 with no argument but the data, against chains from the truth."""
+    model, params = switching_rotations()
+    y = model.simulate(params, 10_000, seed=11)[1]
+    lengths = {"num_samples": 4000, "thin": 5, "num_warmup": 500}
+    gibbs = sj.sample(model, y, sj.Gibbs(), init=params, **lengths, progress=False)
+    for name, values in gibbs.posterior.items():
+        chains = values.to_numpy().reshape(*values.shape[:2], -1)
+        for entry in range(chains.shape[2]):
+            assert r_hat(chains[:, :, entry]) < 1.01, (name, entry)
+            assert effective_sample_size(chains[:, :, entry]) > 2000, (name, entry)
+    fit = sj.sample(model, y, num_samples=2000, seed=1, progress=False)
+    order = match_states(gibbs.mean["A"].reshape(2, -1), fit.mean["A"].reshape(2, -1))
+    for name, values in fit.posterior.items():
+        own = permute(values.to_numpy(), model.param_dims[name], order, leading=2)
+        fit.posterior[name] = (values.dims, own)
+    worst = compare(fit, gibbs)
+    print(f"{worst}, {fit.choices}")
+    assert worst["ess"] > 1000
+    assert worst["mean"] < 0.15
+    assert worst["sd"] < 0.10
+
+
+def compare(fit: sj.Fit, reference: sj.Fit) -> dict[str, float]:
+    """Return the largest difference of means, in sds, and of sds, and the smallest effective size."""
     worst = {"mean": 0.0, "sd": 0.0, "ess": np.inf}
-    for name in gibbs.posterior:
-        ours = fit.posterior[name].to_numpy().reshape(*fit.posterior[name].shape[:2], -1)
-        theirs = gibbs.posterior[name].to_numpy().reshape(*gibbs.posterior[name].shape[:2], -1)
+    for name in reference.posterior:
+        ours, theirs = (
+            f.posterior[name].to_numpy().reshape(*f.posterior[name].shape[:2], -1)
+            for f in (fit, reference)
+        )
         for entry in range(ours.shape[2]):
             mean, sd = theirs[..., entry].mean(), theirs[..., entry].std()
             worst["mean"] = max(worst["mean"], abs(ours[..., entry].mean() - mean) / sd)
             worst["sd"] = max(worst["sd"], abs(ours[..., entry].std() / sd - 1))
             worst["ess"] = min(worst["ess"], effective_sample_size(ours[..., entry]))
-    print(f"{worst}, {fit.choices}")
-    assert worst["ess"] > 400
-    assert worst["mean"] < 0.15
-    assert worst["sd"] < 0.10
+    return worst

@@ -35,10 +35,10 @@ from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
 
-# Sweeps of Gibbs before the first draw and between draws; more where neighbouring sweeps are much alike:
+# Sweeps of Gibbs before the first draw and, where neighbouring sweeps are much alike, from draw to draw:
 # discrete and continuous states drawn in turn, parameters that are not identified.
-_GIBBS_LENGTHS = (200, 1)
-_SLOW_LENGTHS = (500, 5)
+_GIBBS_WARMUP = 200
+_GIBBS_THIN = 5
 
 
 class DivergenceError(RuntimeError):
@@ -271,9 +271,9 @@ def _prepare(
     sampler, num_warmup, thin = settings.sampler, settings.num_warmup, settings.thin
     if isinstance(sampler, Gibbs):
         metric, tuned = place(model, series, center).metric, None
-        auto = _GIBBS_LENGTHS if _gradients_serve(model) else _SLOW_LENGTHS
-        warmup = auto[0] if num_warmup == "auto" else int(num_warmup)
-        every = auto[1] if thin == "auto" else int(thin)
+        auto_thin = 1 if _gradients_serve(model) else _GIBBS_THIN
+        warmup = _GIBBS_WARMUP if num_warmup == "auto" else int(num_warmup)
+        every = auto_thin if thin == "auto" else int(thin)
         choices: dict[str, Any] = {}
     else:
         windows: Any = settings.windows
