@@ -40,8 +40,8 @@ _ALONG = 1e-4
 # posterior sd: what curvature adds to a slope is as small a part of the remainder.
 _SLOPE_STEP = 1e-3
 
-# Bytes of windows, and steps, read ahead at a time: many windows for each file of a store, whose index is
-# then read once for all of them; short beside a chunk of steps.
+# Bytes of windows, and steps, read ahead at a time: many windows for each file of a store, whose index
+# is then read once for all of them; short beside a chunk of steps.
 _FETCH_BYTES = 2**24
 _FETCH_STEPS = 256
 
