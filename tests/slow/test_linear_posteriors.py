@@ -16,7 +16,7 @@ from sojourn.passes.passes import full_statistics
 from sojourn.results.align import match_states, permute
 from sojourn.results.diagnostics import effective_sample_size, r_hat
 from sojourn.synthetic import rotating_state, switching_rotations
-from sojourn.tuning.starts import log_posterior
+from sojourn.tuning.objective import log_posterior
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,8 @@
 from sojourn.tuning.buffers import TOLERANCE, BufferChoice, choose_buffer, gradient_error
 from sojourn.tuning.modes import place
 from sojourn.tuning.noise import disperse
-from sojourn.tuning.starts import find_start, log_posteriors
+from sojourn.tuning.objective import log_posteriors
+from sojourn.tuning.starts import find_start
 from sojourn.tuning.tuning import Tuned, tune
 from sojourn.tuning.watching import Watch
 

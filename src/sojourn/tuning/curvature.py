@@ -1,4 +1,4 @@
-"""Curvature of the log-posterior near its mode: the way there, and a metric made of it.
+"""Curvature of the log-posterior near its mode, and a metric made of it.
 
 Legend: u coordinates, E root of the complete-data metric at a centre, r = √T E⁻¹ (u − centre), in which
 a posterior would have unit spread if states were observed; K curvature of the log-posterior in r, the
@@ -9,7 +9,7 @@ recursion, on windows that stay the same, so that their sampling noise cancels. 
 posterior's covariance in r, as far as that is Gaussian.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,15 +20,13 @@ from jax import Array
 
 from sojourn._compile import compiled
 from sojourn.blocks import Pilot
-from sojourn.dynamics import dimension, posterior_gradient, pull, push
+from sojourn.dynamics import dimension, pull, push
 from sojourn.gradients import Estimator, Source, fetch
 from sojourn.models.base import Coords, Model
+from sojourn.tuning.objective import pulled
 
 # Half the distance, in r, between the two gradients of a difference.
 _DELTA = 0.5
-
-# Squared Newton decrement (twice the nats to gain) below which the mode is reached.
-AT_MODE = 0.02
 
 # Smallest curvature believed in.
 _FLOOR = 1e-4
@@ -77,15 +75,6 @@ def complete_root(
 
     columns = jax.vmap(displacement)(jnp.eye(flat.size) / jnp.sqrt(T))
     return {n: columns[n].reshape(flat.size, -1).T for n in like}
-
-
-@compiled(static_argnums=0, quick=True)
-def pulled(
-    estimator: Estimator, source: Source, key: Array, root: Mapping[str, Array], coords: Coords
-) -> Array:
-    """Return the gradient of the log-posterior in r."""
-    statistics = estimator(source, key, coords)
-    return pull(root, posterior_gradient(estimator.model, coords, statistics))
 
 
 @compiled(static_argnums=0, quick=True)
@@ -174,63 +163,3 @@ def decompose(K: np.ndarray, root: Mapping[str, Array]) -> Curvature:
     """Return eigenvalues and vectors of K, the values bounded away from zero."""
     values, vectors = np.linalg.eigh(K)
     return Curvature(dict(root), np.maximum(np.abs(values), _FLOOR), vectors)
-
-
-def approach(
-    gradient: Callable[[int, Coords], Array],
-    coords: Coords,
-    curvature: Curvature,
-    longest: float,
-    num_steps: int,
-) -> dict[str, Array]:
-    """Return coordinates near the mode from noisy gradients: Newton steps that shrink, averaged.
-
-    Args:
-        gradient: Gradient of the log-posterior in r, from the number of a step and where it starts.
-        coords: Where to start.
-        curvature: Curvature near the mode, held fixed.
-        longest: Longest step, in r.
-        num_steps: Steps to take; the last half is averaged.
-    """
-    at, places = dict(coords), []
-    for t in range(num_steps):
-        step, _ = curvature.newton(np.asarray(gradient(t, at)))
-        step = step * min(1.0, longest / np.linalg.norm(step)) / (1 + t / 5)
-        at = push(at, curvature.root, jnp.asarray(step))
-        places.append(at)
-    kept = places[num_steps // 2 :]
-    return {name: jnp.mean(jnp.stack([place[name] for place in kept]), axis=0) for name in at}
-
-
-def climb(
-    gradient: Callable[[Coords], Array],
-    coords: Coords,
-    curvature: Curvature,
-    longest: float,
-    num_steps: int,
-) -> tuple[dict[str, Array], float]:
-    """Return coordinates nearer the mode, by Newton's method, and how far it still is.
-
-    That is the squared Newton decrement, twice the nats to gain; a step that does not lower it is
-    halved.
-
-    Args:
-        gradient: Gradient of the log-posterior in r.
-        coords: Where to start.
-        curvature: Curvature near the mode, held fixed.
-        longest: Longest step, in r.
-        num_steps: Most steps to take.
-    """
-    at = dict(coords)
-    step, left = curvature.newton(np.asarray(gradient(at)))
-    for _ in range(num_steps):
-        if not np.isfinite(left) or left < AT_MODE:
-            break
-        step = step * min(1.0, longest / np.linalg.norm(step))
-        tried = push(at, curvature.root, jnp.asarray(step))
-        next_step, next_left = curvature.newton(np.asarray(gradient(tried)))
-        if next_left < left:
-            at, step, left = tried, next_step, next_left
-        else:
-            step = step / 2
-    return at, left

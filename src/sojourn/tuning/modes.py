@@ -1,11 +1,13 @@
 """The neighbourhood of the mode: where it is, and the metric that its curvature makes.
 
-Newton's method on a fixed sample of windows first, which costs the same for any length of the series,
-then a few steps on all rows.
+The mode of a fixed sample of windows first, which costs the same for any length of the series, then a
+few steps on all rows. All blocks climb, those too that will not move in the constant metric: a control
+variate is worth what its centre is.
 """
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,19 +28,11 @@ from sojourn.dynamics import (
 )
 from sojourn.gradients import Estimator, Source, fetch, frozen, full, windowed
 from sojourn.models.base import Coords, Model
-from sojourn.passes import Tiles, full_statistics
+from sojourn.passes import Tiles, full_statistics, total_score
 from sojourn.series import Series, Windows
-from sojourn.tuning.curvature import (
-    AT_MODE,
-    Curvature,
-    approach,
-    climb,
-    complete_root,
-    decompose,
-    from_scores,
-    measure,
-    pulled,
-)
+from sojourn.tuning.ascent import NOT_FINITE, approach, ascend, climb, maximize
+from sojourn.tuning.curvature import Curvature, complete_root, decompose, from_scores, measure
+from sojourn.tuning.objective import pulled
 from sojourn.tuning.own_steps import with_own_error
 
 # Rows of the windows that curvature is measured on.
@@ -47,17 +41,14 @@ _SAMPLE_ROWS = 65_536
 # Coordinates up to which measuring curvature, two gradients for each, is worth its time.
 _MAX_DIMENSION = 300
 
-NOT_FINITE = (
-    "no step size could be found: the statistics near the start are not finite; check that some rows "
-    "are complete (with their lags), and centre and scale data far from zero"
-)
-
-# Measurements of the curvature on the way to the mode of the sample, and steps after each.
-_ROUNDS = 3
-_STEPS = 12
-
-# Steps, and so passes over all rows, from the mode of the sample to that of all rows.
+# Newton steps, and so passes over all rows, from the mode of the sample to that of all rows.
 _FULL_STEPS = 3
+
+# Squared Newton decrement that may be left after them, and what is passed over where it is more: at most
+# so many rows, and at least and at most so many passes.
+_NEAR = 1.0
+_FULL_ROWS = 2**29
+_FULL_PASSES = (10, 200)
 
 # Rows of a window whose score counts as one of many, steps of noisy gradients, and the shape that a
 # metric from scores is trusted to.
@@ -114,65 +105,83 @@ def find_mode(
         start: Where to start.
         key: Which windows are sampled.
     """
-    names = constant_blocks(model, sampler, start)
-    if not names:
-        return start
     T = start.metric.num_rows
-    root = complete_root(model, start.coords, start.metric.pilots, names, T)
-    d = dimension(root)
-    if d > _MAX_DIMENSION:
-        if isinstance(sampler, SGRLD):
-            return start
-        return start._replace(metric=_constant(start.metric, root, np.eye(d)))
+    every = tuple(block.names[0] for block in model.blocks)
+    root = complete_root(model, start.coords, start.metric.pilots, every, T)
+    if dimension(root) > _MAX_DIMENSION:
+        return _with_complete_metric(model, sampler, start)
     if not model.is_exact:
-        return _approach_mode(model, series, windows, start, root, key)
+        return _approach_mode(model, series, sampler, windows, start, key)
 
-    whole = T <= _SAMPLE_ROWS
-    if whole:
+    if T <= _SAMPLE_ROWS:
         estimator, source = full(model, series, start.tiles)
+        mode = place(model, series, ascend(estimator, source, key, start.coords, root))
     else:
         count = _SAMPLE_ROWS // (windows.length or 1)
         many = dataclasses.replace(windows, batch=count)
         estimator, source = frozen(*windowed(model, series, many), key)
-    coords, curvature = start.coords, None
-    on_sample = functools.partial(pulled, estimator, source, key, root)
-    longest = _LONGEST * float(np.sqrt(T))
-    for _ in range(_ROUNDS):
-        found = measure(estimator, source, key, coords, root)
-        if not np.isfinite(found).all():
-            raise ValueError(NOT_FINITE)
-        curvature = decompose(found, root)
-        coords, left = climb(on_sample, coords, curvature, longest, _STEPS)
-        if left < AT_MODE:
-            break
-    assert curvature is not None
-    seen: list[Mode] = []
-
-    def on_all(coords: Coords) -> Array:
-        seen.append(place(model, series, coords))
-        return pull(root, _gradient(model, coords, seen[-1].statistics))
-
-    if whole:
-        mode = place(model, series, coords)
-    else:
-        coords, _ = climb(on_all, coords, curvature, longest, _FULL_STEPS)
-        mode = next(m for m in reversed(seen) if _same(m.coords, coords))
-    average, shape = _average(estimator, source, key, mode.coords, curvature)
+        coords = ascend(estimator, source, key, start.coords, root)
+        curvature = decompose(measure(estimator, source, key, coords, root), root)
+        mode = _on_all_rows(model, series, coords, curvature)
+    names = constant_blocks(model, sampler, mode)
+    if not names:
+        return mode
+    root = complete_root(model, mode.coords, mode.metric.pilots, names, T)
+    average, shape = _average(estimator, source, key, mode.coords, root)
     metric = _constant(mode.metric, root, average.spread())
     shape = with_own_error(shape, estimator, source, key, mode.coords, metric)
     return mode._replace(metric=metric, shape=shape)
 
 
+def _on_all_rows(model: Model, series: Series, coords: Coords, curvature: Curvature) -> Mode:
+    """Return the mode of all rows, from that of a sample and the curvature there.
+
+    A few Newton steps where the sample stands for all rows. Where it does not, as real series are less
+    alike from one stretch to another than their model has it, many more steps.
+    """
+    seen: list[Mode] = []
+
+    def gradient(root: Mapping[str, Array], coords: Coords) -> Array:
+        seen.append(place(model, series, coords))
+        return pull(root, _gradient(model, coords, seen[-1].statistics))
+
+    def value_and_gradient(root: Mapping[str, Array], coords: Coords) -> tuple[float, Array]:
+        score, _ = total_score(model, coords, series)
+        return score + float(model.log_prior(coords)), gradient(root, coords)
+
+    coords, left = climb(
+        functools.partial(gradient, curvature.root), coords, curvature, _FULL_STEPS
+    )
+    if not left < _NEAR:
+        root = {n: E @ curvature.spread() for n, E in curvature.root.items()}
+        most = int(np.clip(_FULL_ROWS // model.num_rows(series), *_FULL_PASSES))
+        coords = maximize(functools.partial(value_and_gradient, root), coords, root, most)
+    return next(m for m in reversed(seen) if _same(m.coords, coords))
+
+
+def _with_complete_metric(model: Model, sampler: Sampler, at: Mode) -> Mode:
+    """Return the place with a metric that nothing need be measured for."""
+    names = constant_blocks(model, sampler, at)
+    if isinstance(sampler, SGRLD) or not names:
+        return at
+    root = complete_root(model, at.coords, at.metric.pilots, names, at.metric.num_rows)
+    return at._replace(metric=_constant(at.metric, root, np.eye(dimension(root))))
+
+
 def _approach_mode(
     model: Model,
     series: Series,
+    sampler: Sampler,
     windows: Windows,
     start: Mode,
-    root: dict[str, Array],
     key: Array,
 ) -> Mode:
     """Do what `find_mode` does with gradients that are Monte Carlo averages."""
+    names = constant_blocks(model, sampler, start)
+    if not names:
+        return start
     T = start.metric.num_rows
+    root = complete_root(model, start.coords, start.metric.pilots, names, T)
     # Short windows, so that there are many of them.
     short = dataclasses.replace(windows, length=min(_SCORE_ROWS, windows.length or 1))
     count = int(np.clip(T // (short.length or 1), 64, _SAMPLE_ROWS // _SCORE_ROWS))
@@ -212,17 +221,16 @@ def _gradient(model: Model, coords: Coords, statistics: dict[str, Any]) -> dict[
 
 
 def _average(
-    estimator: Estimator, source: Source, key: Array, coords: Coords, curvature: Curvature
+    estimator: Estimator, source: Source, key: Array, coords: Coords, root: dict[str, Array]
 ) -> tuple[Curvature, Shape]:
     """Return the curvature averaged over the mode and two places a posterior sd from it on either side.
 
     Also the shape found there, in the metric of the average.
     """
-    root = curvature.root
     key_states, key_away = jax.random.split(key)
     here = measure(estimator, source, key_states, coords, root)
     if not np.isfinite(here).all():
-        return curvature, Shape(1.0, 1.0)
+        raise ValueError(NOT_FINITE)
     spread = decompose(here, root).spread()
     away = spread @ np.asarray(jax.random.normal(key_away, (len(spread),)))
     sides = [push(coords, root, jnp.asarray(side)) for side in (-away, away)]

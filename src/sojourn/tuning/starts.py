@@ -14,10 +14,10 @@ import numpy as np
 from jax import Array
 
 from sojourn._compile import compiled
-from sojourn.batch import Seam
-from sojourn.gradients import Estimator, Source, fetch, fetched, windowed
+from sojourn.gradients import Estimator, Source, fetched, windowed
 from sojourn.models.base import Coords, Model
 from sojourn.series import Series, Windows
+from sojourn.tuning.objective import log_posterior
 
 # Steps of EM from every start, and from the best.
 _SHORT_EM = 60
@@ -51,50 +51,6 @@ def find_start(
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
     gap = float(scores.max() - scores.min())
     return _em(rough, source, key_em, best, _LONG_EM) if refine else best, gap
-
-
-def log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
-    """Return an estimate of the log-posterior from the windows of one step."""
-    return _log_posterior(estimator, fetch(estimator, source, key), key, coords)
-
-
-def log_posteriors(
-    estimator: Estimator, source: Source, key: Array, places: Coords, count: Any
-) -> Array:
-    """Return the log-posterior at the first `count` of several places, all from the same windows.
-
-    These are drawn with equal chances: others are made for what a control variate leaves.
-    """
-    source = source._replace(chances=None)
-    return _log_posteriors(estimator, fetch(estimator, source, key), key, places, count)
-
-
-@compiled(static_argnums=0, quick=True)
-def _log_posterior(estimator: Estimator, source: Source, key: Array, coords: Coords) -> Array:
-    model = estimator.model
-
-    def score(batch: Any) -> Array:
-        nowhere = jnp.zeros(batch.weight.shape[1], int)
-        seam = Seam(nowhere, nowhere, nowhere)
-        return model.window_scores(coords, batch, seam, estimator.missing)[0].sum()
-
-    if source.tiles is not None:
-        total = jax.lax.map(score, source.tiles).sum()
-    else:
-        total = score(estimator.batch(source, key))
-    return total + model.log_prior(coords)
-
-
-@compiled(static_argnums=0, quick=True)
-def _log_posteriors(
-    estimator: Estimator, source: Source, key: Array, places: Coords, count: Any
-) -> Array:
-    def one(n: Array, found: Array) -> Array:
-        coords = jax.tree.map(lambda u: u[n], dict(places))
-        return found.at[n].set(_log_posterior(estimator, source, key, coords))
-
-    size = len(jax.tree.leaves(dict(places))[0])
-    return jax.lax.fori_loop(0, count, one, jnp.zeros(size))
 
 
 def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:

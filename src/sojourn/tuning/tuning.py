@@ -18,8 +18,9 @@ from sojourn.dynamics import SGHMC, SGLD, SGRLD, Decay, Metric, Sampler, own_blo
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model
 from sojourn.series import Series, Windows
+from sojourn.tuning.ascent import NOT_FINITE
 from sojourn.tuning.buffers import check, choose, reference_windows
-from sojourn.tuning.modes import NOT_FINITE, Mode, find_mode, place
+from sojourn.tuning.modes import Mode, constant_blocks, find_mode, place
 from sojourn.tuning.steps import (
     WIDE,
     Steps,
@@ -95,7 +96,9 @@ def tune(
     if windows == "auto" and start.metric.num_rows <= _FULL_ROWS and control_variate is not True:
         windows = Windows.full()
     plan = _plan(model, series, windows, start, key_buffer)
-    mode = find_mode(model, series, sampler, plan.sample, start, key_mode)
+    mode = start
+    if control_variate is not False or constant_blocks(model, sampler, start):
+        mode = find_mode(model, series, sampler, plan.sample, start, key_mode)
     if control_variate == "auto" and mode.shape.variation > WIDE:
         control_variate = False
 
