@@ -1,7 +1,9 @@
-"""Programs compiled with the options their model asks for."""
+"""Programs compiled with the options their model asks for, and forgotten before they are too many."""
 
 import functools
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,14 @@ _ONE_THREAD = (("xla_cpu_multi_thread_eigen", False),)
 
 # For programs that run a few times: they compile in half the time, and run in up to twice.
 _QUICK = (("xla_cpu_use_fusion_emitters", False), ("xla_backend_optimization_level", 1))
+
+# Compiled programs hold memory maps, thousands for a fit, and a process may have only so many: the
+# share of them above which programs are forgotten, and seconds between two looks.
+_SHARE_OF_MAPS = 0.5
+_LOOK_EVERY = 5.0
+_PROC = Path("/proc")
+
+_looked_at = time.monotonic()
 
 
 def compiled(
@@ -44,3 +54,24 @@ def compiled(
         return call
 
     return decorate
+
+
+def forget_programs() -> None:
+    """Forget all compiled programs where they hold half the memory maps that the process may have.
+
+    What is called again is compiled again. Without that, a process that fits one model after the other
+    would end without a word, at the first program that gets no memory.
+    """
+    global _looked_at
+    now = time.monotonic()
+    if now - _looked_at < _LOOK_EVERY:
+        return
+    _looked_at = now
+    try:
+        most = int((_PROC / "sys/vm/max_map_count").read_text())
+        with (_PROC / "self/maps").open("rb") as maps:
+            count = sum(1 for _ in maps)
+    except (OSError, ValueError):  # systems that do not tell have no such limit, or another
+        return
+    if count > _SHARE_OF_MAPS * most:
+        jax.clear_caches()

@@ -1,6 +1,7 @@
 """Double precision without touching the user's global JAX configuration."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -8,8 +9,13 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from sojourn._compile import forget_programs
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_lock = threading.Lock()
+_running = 0  # calls, in all threads
 
 
 def double(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -21,10 +27,29 @@ def double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.enable_x64(True):
-            return function(*args, **kwargs)
+        _enter()
+        try:
+            with jax.enable_x64(True):
+                return function(*args, **kwargs)
+        finally:
+            _leave()
 
     return wrapper
+
+
+def _enter() -> None:
+    """Count a call; before the only one, there are no programs in use."""
+    global _running
+    with _lock:
+        if _running == 0:
+            forget_programs()
+        _running += 1
+
+
+def _leave() -> None:
+    global _running
+    with _lock:
+        _running -= 1
 
 
 def to_host(tree: Any) -> Any:
