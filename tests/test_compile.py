@@ -17,7 +17,10 @@ def cleared(monkeypatch):
 
 
 def proc(tmp_path, num_maps, most):
-    for name, text in {"self/maps": "a map\n" * num_maps, "sys/vm/max_map_count": str(most)}.items():
+    for name, text in {
+        "self/maps": "a map\n" * num_maps,
+        "sys/vm/max_map_count": str(most),
+    }.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

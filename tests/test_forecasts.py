@@ -382,3 +382,14 @@ def test_what_only_a_missing_column_tells_of_is_known_from_before():
     expected = (last @ params["transition_matrix"])[1]
     found = sj.forecast(model, params, y, 1, num_draws=4000)["state"].to_numpy()
     assert abs(found.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / 4000)
+
+
+def test_forecasts_know_what_only_early_rows_tell():
+    """Two states look alike; which of them it is was told long before the end."""
+    means = np.array([[-12.0], [12.0], [0.0], [0.0]])
+    Pi = [[0.9, 0, 0.1, 0], [0, 0.9, 0, 0.1], [1e-3, 0, 0.999, 0], [0, 1e-3, 0, 0.999]]
+    params = {"transition_matrix": Pi, "means": means, "covariances": np.ones((4, 1, 1))}
+    z = np.r_[np.full(50, 1), np.full(2000, 3)]
+    y = means[z] + np.random.default_rng(1).normal(size=(len(z), 1))
+    ahead = sj.forecast(sj.GaussianHMM(4, 1), params, y, 1, num_draws=500)
+    assert (ahead["state"] == 3).mean() > 0.98

@@ -151,7 +151,7 @@ def test_missing_rows_at_every_seam(rng):
     model = sj.GaussianHMM(num_states=3, emission_dim=2)
     params = random_hmm(rng, 3, 0.9)
     y = model.simulate(params, 3000, seed=9)[1]
-    tiles = tiling.make_tiles(model, sj.as_series(y), model.first_buffer)
+    tiles = tiling.make_tiles(model, sj.as_series(y), model.first_buffer({}))
     assert tiles.count > 10
     for seam in tiles.drawn.start[1:]:
         y[seam - 3 : seam + 3] = np.nan
@@ -249,5 +249,5 @@ def test_a_pass_that_fails_ends_there(rng, monkeypatch):
         return nothing, Edges(*[nothing] * 4)
 
     with pytest.raises(OSError, match="gone"):
-        passes.run(model.scaled_to(series), series, kernel)
+        passes.run(model.scaled_to(series), series, kernel, buffer=32)
     assert len(calls) < 8

@@ -367,6 +367,14 @@ def test_saved_fits_know_how_rows_were_treated(tmp_path):
     again = sj.load(tmp_path / "saved")
     assert again.treatment == {"missing": None, "log": True, "every": 2}
     np.testing.assert_array_equal(again.units, rows.units)
+    # Numbers as they stand in a file are treated as those of the fit were, and others are refused.
+    right = fit.score(rows, 2)
+    np.testing.assert_allclose(again.score(np.exp(Y), 2), right, rtol=1e-9)
+    opened = sj.open_series(np.exp(Y), log=True, every=2)
+    np.testing.assert_allclose(again.score(opened, 2), right, rtol=1e-9)
+    for other in (opened.standardized(np.ones(1), np.ones(1)), sj.as_series(np.exp(Y))):
+        with pytest.raises(ValueError, match="not in the units of the fit's"):
+            again.score(other, 2)
 
 
 def test_a_start_that_failed_leaves_room_for_another(tmp_path):

@@ -14,11 +14,13 @@ from scipy import stats
 import sojourn as sj
 from sojourn._cores import num_cores
 from sojourn._progress import Progress
+from sojourn.dynamics import posterior_gradient, pull
 from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import chains, sampling, traces
 from sojourn.synthetic import rotating_state
-from sojourn.tuning import modes, tuning
+from sojourn.tuning import find_start, modes, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
+from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.noise import Noise
 from sojourn.tuning.steps import Steps
 
@@ -447,3 +449,34 @@ def test_a_chain_lost_at_the_first_draw_of_a_piece_says_so():
             thin=5,
             **QUICK,
         )
+
+
+@pytest.mark.parametrize("sample_rows", [65_536, 1000])
+def test_the_centre_is_a_mode_in_all_blocks(monkeypatch, sample_rows):
+    """Transitions too, that move in their own metric; and of all rows where a sample misleads."""
+    monkeypatch.setattr(modes, "_SAMPLE_ROWS", sample_rows)
+    model = sj.GaussianHMM(num_states=3, emission_dim=1)
+    params = {
+        "transition_matrix": [[0.6, 0.4, 0.0], [0.38, 0.6, 0.02], [0.0, 0.1, 0.9]],
+        "means": [[0.0], [1.0], [6.0]],
+        "covariances": np.ones((3, 1, 1)),
+    }
+    y = np.concatenate([model.simulate(params, 3000, seed=s)[1] * (1 + s) for s in range(2)])
+    with jax.enable_x64(True):
+        series = sj.as_series(y)
+        inner, own = model.scaled_to(series).enter(series)
+        start = modes.place(
+            inner, own, find_start(inner, own, "auto", jax.random.key(0), refine=True)[0]
+        )
+        windows = sj.Windows(50, 16, 16)
+        found = modes.find_mode(inner, own, sj.SGRLD(), windows, start, jax.random.key(1))
+        assert modes.constant_blocks(inner, sj.SGRLD(), found) == ("means",)
+
+        def left(at):
+            every = tuple(block.names[0] for block in inner.blocks)
+            root = complete_root(inner, at.coords, at.metric.pilots, every, at.metric.num_rows)
+            gradient = posterior_gradient(inner, at.coords, at.statistics)
+            return float(np.square(pull(root, gradient)).sum())
+
+        assert left(found) < 0.05
+        assert left(start) > 0.2  # where the search for a start stops is not yet it

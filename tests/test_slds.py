@@ -345,3 +345,27 @@ def test_buffer_error_falls_geometrically_under_common_random_numbers(x64):
     assert error[0] > 0.05
     assert error[3] < error[0] / 4
     assert error[4] < 1e-2
+
+
+def test_full_passes_reach_as_far_as_the_slowest_state_remembers():
+    """One state is an LGSSM, whose passes are checked at their seams."""
+    linear, model = sj.LGSSM(1, 1), sj.SLDS(1, 1, 1)
+    params = {"A": [[0.999]], "Q": [[1e-4]], "R": [[1.0]]}
+    _, y = linear.simulate(params, 8000, seed=3)
+    same = {name: np.asarray(params[name])[None] for name in ("A", "Q")} | {"R": params["R"]}
+    same["transition_matrix"] = [[1.0]]
+    right = sj.gradient(linear, linear.to_coords(params), y)
+    found = sj.gradient(model, model.to_coords(same), y)
+    np.testing.assert_allclose(found["A"][0], right["A"], rtol=1e-3)
+
+
+def test_a_state_that_explodes_weighs_nothing():
+    A = np.array([[[0.9, 0.1], [-0.1, 0.8]], [[110.0, 115.0], [136.0, 131.0]]])
+    Q, R = np.stack([0.4 * np.eye(2), 400 * np.eye(2)]), 0.5 * np.eye(2)
+    _, y = sj.LGSSM(2, 2).simulate({"A": A[0], "Q": Q[0], "R": R}, 100, seed=1)
+    y[40:50] = np.nan
+    params = {"transition_matrix": [[0.99, 0.01], [0.59, 0.41]], "A": A, "Q": Q, "R": R}
+    model = sj.SLDS(2, 2, 2)
+    few, many = (sj.log_likelihood(model, params, y, num_particles=n) for n in (100, 1000))
+    assert abs(few - many) < 0.1
+    assert np.isfinite(sj.predictive_score(model, params, y, horizon=5))

@@ -20,7 +20,7 @@ from jax import Array
 from sojourn._precision import double
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Coords, Model
-from sojourn.passes import Kernel, counted_rows, in_order, run, seam
+from sojourn.passes import Kernel, counted_rows, first_buffer, in_order, run, seam
 from sojourn.series import Drawn, Series
 
 
@@ -141,7 +141,10 @@ class AlternatingSweep:
 
     def _start(self, key: Array, coords: Coords) -> np.ndarray:
         kernel = Kernel(_start, (self._model,), (key, coords))
-        z, _, _ = run(self._model, self._series, kernel, values=self._values, by_row=True)
+        buffer = first_buffer(self._model, coords, self._series)
+        z, _, _ = run(
+            self._model, self._series, kernel, buffer=buffer, values=self._values, by_row=True
+        )
         return z
 
     def _with_first(self, pairs: np.ndarray) -> Series:

@@ -122,7 +122,7 @@ def hamiltonian(log_ps, scores, center, covariance, num_chains=32, num_draws=150
     [
         # At 2,000 rows the posterior is wide and bent, and Langevin steps cross it slowly.
         (2000, sj.SGRLD(), sj.Windows.full(), 15_000),
-        (2000, sj.SGRLD(), sj.Windows(200, buffer=40, batch=32), 4000),
+        (2000, sj.SGRLD(), sj.Windows(200, buffer=40, batch=32), 8000),
         (2000, None, "auto", 3000),
         (10_000, None, "auto", 3000),
     ],

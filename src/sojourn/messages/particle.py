@@ -252,7 +252,11 @@ def _ahead(A: Array, Q: Array, particles: Particles) -> tuple[Array, Array]:
 def _log_weights(
     Pi: Array, particles: Particles, mean: Array, covariance: Array, y: Array
 ) -> Float[Array, "K N W"]:
-    """Return log Π[z, k] N(y; mean, covariance), but for the constant of the row's density."""
+    """Return log Π[z, k] N(y; mean, covariance), but for the constant of the row's density.
+
+    A law so wide that rounding leaves it no density weighs nothing: dynamics that explode, of a state
+    that few rows tell of, should not spoil what all others say.
+    """
     d, K = mean.shape[0], Pi.shape[0]
     root = cholesky(covariance)
     white = solve_lower(root, (y[:, None, None] - mean)[:, None])
@@ -263,7 +267,8 @@ def _log_weights(
         (jnp.where(particles.z == j, log_Pi[j][:, None, None], 0.0) for j in range(K)),
         start=jnp.zeros((), y.dtype),
     )
-    return moved - log_root - 0.5 * jnp.square(white).sum((0, 1))
+    found = moved - log_root - 0.5 * jnp.square(white).sum((0, 1))
+    return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
 
 def _log_mean(log_w: Array, num_particles: int) -> Array:

@@ -117,9 +117,9 @@ class Model(abc.ABC):
         """Parameters that are held fixed, in the units of the user."""
         return {}
 
-    @property
-    def first_buffer(self) -> int:
-        """Buffer that full passes try first."""
+    def first_buffer(self, coords: Coords) -> int:
+        """Return the buffer that full passes try first."""
+        del coords
         return 32
 
     @property

@@ -28,6 +28,7 @@ from sojourn.models.base import Coords
 if TYPE_CHECKING:
     from sojourn.models.lgssm import LGSSM
     from sojourn.models.regimes import RegimeModel
+    from sojourn.models.slds import SLDS
 
 Gradient = Callable[[dict[str, Any]], Array]
 
@@ -118,21 +119,29 @@ def _diameter(points: Array) -> Array:
 
 def linear_rate(model: "LGSSM", coords: Coords) -> float:
     """Return ρ((I − K C) A), K the steady-state Kalman gain of complete rows: the rate of an LGSSM."""
-    # Eigenvalues of matrices that are not symmetric exist on CPUs alone.
-    return float(np.abs(np.linalg.eigvals(np.asarray(_steady_loop(model, coords)))).max())
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _steady_loop(model: "LGSSM", coords: Coords) -> Array:
     params = model.dynamics.to_params(coords)
-    A, Q = params["A"], params["Q"]
-    C, psi = model.emission_values(coords)
-    observed = read_rows(C, psi, jnp.zeros((1, model.emission_dim, 1)), "none").whitened
-    start = gaussian.stationary(A, Q)[:, :, None]
-    found = gaussian.gains(
-        A[None, :, :, None], Q[None, :, :, None], observed.C, start, _STEADY_ROWS
-    )
-    return found.F[-1, :, :, 0]
+    return _slowest(params["A"][None], params["Q"][None], *model.emission_values(coords))
+
+
+def switching_rate(model: "SLDS", coords: Coords) -> float:
+    """Return the largest rate, as of an LGSSM, of a state of an SLDS that never changes."""
+    params = model.dynamics.to_params(coords)
+    return _slowest(params["A"], params["Q"], *model.linear.emission_values(coords))
+
+
+def _slowest(A: Array, Q: Array, C: Array, psi: Array) -> float:
+    """Return the largest spectral radius of (I − K C) A, of several A and Q, (K, n, n)."""
+    # Eigenvalues of matrices that are not symmetric exist on CPUs alone.
+    loops = np.moveaxis(np.asarray(_steady_loops(A, Q, C, psi)), -1, 0)
+    return float(np.abs(np.linalg.eigvals(loops)).max())
+
+
+@jax.jit
+def _steady_loops(A: Array, Q: Array, C: Array, psi: Array) -> Array:
+    observed = read_rows(C, psi, jnp.zeros((1, C.shape[0], 1)), "none").whitened
+    start = jnp.moveaxis(jax.vmap(gaussian.stationary)(A, Q), 0, -1)
+    A, Q = (jnp.moveaxis(M, 0, -1)[None] for M in (A, Q))
+    return gaussian.gains(A, Q, observed.C, start, _STEADY_ROWS).F[-1]
 
 
 def linear_bounds(

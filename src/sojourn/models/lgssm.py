@@ -309,9 +309,9 @@ class LGSSM(Model):
 
     # Passes.
 
-    @property
-    def first_buffer(self) -> int:
+    def first_buffer(self, coords: Coords) -> int:
         """Longer than of discrete states, of which more is forgotten with each row."""
+        del coords
         return 64
 
     def run(self, coords: Coords, batch: Batch, missing: Missing) -> Pass:

@@ -6,6 +6,7 @@ Legend: z discrete and x (n) continuous state, y (m) row; Π (K, K); A, Q (K, n,
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -29,7 +30,7 @@ from sojourn.blocks import (
 from sojourn.blocks.base import freeze
 from sojourn.messages import gaussian, linear_moments, particle, switching
 from sojourn.messages.rows import Rows, read_rows
-from sojourn.models import lgssm
+from sojourn.models import forgetting, lgssm
 from sojourn.models.arhmm import ARHMM
 from sojourn.models.base import Coords, Model, Params, Units, prior_draw
 from sojourn.models.lgssm import LGSSM
@@ -38,6 +39,21 @@ from sojourn.models.simulation import check_simulation, linear_process, markov_c
 from sojourn.series import Series
 
 # Fields that the model shares with its linear part.
+# Sweeps that count where differences of gradients are measured.
+_COUPLED_DRAWS = 12
+
+# Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
+# their error is a few hundredths at most.
+_SMOOTHING_DRAWS = 50
+
+
+# Rows at the start of each series that a start of x is smoothed from.
+_SMOOTHED_ROWS = 20_000
+
+# What full passes leave at most of the x before a window's buffer, and the longest of these.
+_FORGOTTEN = 1e-5
+_LONGEST_BUFFER = 2**14
+
 _LINEAR = (
     "state_dim",
     "emission_dim",
@@ -427,10 +443,17 @@ class SLDS(Model):
         pair = jnp.concatenate([x[1:], x[:-1]], axis=1)
         return ({self.emission.names[0]: statistics}, pair), compared
 
-    @property
-    def first_buffer(self) -> int:
-        """Longer than for exact messages: what Monte Carlo averages leave at seams is not checked."""
-        return 64
+    def first_buffer(self, coords: Coords) -> int:
+        """Return a buffer in which x is forgotten, in the state that forgets it most slowly.
+
+        What Monte Carlo averages leave at seams is not checked. A power of two, so that coordinates
+        that differ little share programs.
+        """
+        rate = forgetting.switching_rate(self, coords)
+        if not rate < 1:
+            return _LONGEST_BUFFER
+        wanted = math.log(_FORGOTTEN) / math.log(max(rate, 0.1))
+        return int(2 ** np.ceil(np.log2(np.clip(wanted, 64, _LONGEST_BUFFER))))
 
     @property
     def seam_tolerance(self) -> float:
@@ -504,18 +527,6 @@ class SLDS(Model):
             start = (jnp.zeros(self.state_dim), jnp.asarray(self.raw()._initial_covariance()))
             x, y = linear_process(key_x, values, start, z)
             return {"z": np.array(z), "x": np.array(x)}, np.array(y)
-
-
-# Sweeps that count where differences of gradients are measured.
-_COUPLED_DRAWS = 12
-
-# Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
-# their error is a few hundredths at most.
-_SMOOTHING_DRAWS = 50
-
-
-# Rows at the start of each series that a start of x is smoothed from.
-_SMOOTHED_ROWS = 20_000
 
 
 def _smoothed(model: LGSSM, coords: Coords, series: Series) -> Series:

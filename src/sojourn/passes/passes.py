@@ -79,8 +79,8 @@ def run(
     series: Series,
     kernel: Kernel,
     *,
+    buffer: int,
     values: Array | None = None,
-    buffer: int | None = None,
     tolerance: float | None = None,
     by_row: bool = False,
 ) -> tuple[Any, Tiles, float]:
@@ -90,8 +90,8 @@ def run(
         model: The model.
         series: The series.
         kernel: What is done to a group of windows.
+        buffer: First buffer to try, for example `first_buffer`'s.
         values: All rows in the model's units; read if not given, group by group if they are many.
-        buffer: First buffer to try; the model's own if not given.
         tolerance: Largest difference of messages at a seam; the model's own if not given.
         by_row: Whether the kernel's results are rows that count, windows first, to be joined in order.
 
@@ -102,7 +102,8 @@ def run(
     if values is None and not series.streams:
         values = series.resident()
     tolerance = model.seam_tolerance if tolerance is None else tolerance
-    buffer = _first_buffer(model, series, buffer)
+    if max(series.lengths) - model.num_lags <= _SHORT:
+        buffer = _SHORT
     while True:
         tiles = make_tiles(model, series, buffer)
         results, gap = _run_groups(model, series, tiles, values, kernel, tolerance, by_row)
@@ -111,15 +112,11 @@ def run(
         buffer = _longer(buffer, gap, tolerance)
 
 
-def _first_buffer(model: Model, series: Series, wanted: int | None = None) -> int:
-    """Return the buffer to try first: where all series are short, one that makes them whole."""
-    if max(series.lengths) - model.num_lags <= _SHORT:
-        return _SHORT
-    if wanted is not None:
-        return wanted
+def first_buffer(model: Model, coords: Coords, series: Series) -> int:
+    """Return the buffer to try first at `coords`."""
     # What crosses a gap comes from behind it; where seams are not compared, buffers reach there at once.
     gap = 0 if model.is_exact else _longest_gap(series)
-    return model.first_buffer + gap
+    return model.first_buffer(coords) + gap
 
 
 def _longest_gap(series: Series) -> int:
@@ -316,7 +313,13 @@ class Sink(Protocol):
 
 @double
 def stream(
-    model: Model, series: Series, kernel: HostKernel, sink: Sink, *, progress: bool = False
+    model: Model,
+    series: Series,
+    kernel: HostKernel,
+    sink: Sink,
+    *,
+    buffer: int,
+    progress: bool = False,
 ) -> float:
     """Apply `kernel` to tiles as `run` does, handing rows to `sink` as they are made.
 
@@ -324,7 +327,6 @@ def stream(
     windows first. Returns the largest difference at a seam.
     """
     values = None if series.streams else series.resident()
-    buffer = _first_buffer(model, series)
     while True:
         tiles = make_tiles(model, series, buffer)
         sink.restart()
@@ -402,13 +404,25 @@ def apply_to_rows(
     return _apply_method(model, method, True, coords, batch, drawn, core, missing)
 
 
-def _kernel(model: Model, method: str, coords: Coords, *, by_row: bool = False) -> Kernel:
-    return Kernel(_apply_method, (model, method, by_row), (coords,))
+@double
+def _run_method(
+    model: Model,
+    method: str,
+    coords: Coords,
+    series: Series,
+    *,
+    by_row: bool = False,
+    tolerance: float | None = None,
+) -> tuple[Any, Tiles, float]:
+    """Run a method of the model over all rows."""
+    kernel = Kernel(_apply_method, (model, method, by_row), (coords,))
+    buffer = first_buffer(model, coords, series)
+    return run(model, series, kernel, buffer=buffer, tolerance=tolerance, by_row=by_row)
 
 
 def total_score(model: Model, coords: Coords, series: Series) -> tuple[float, float]:
     """Return the log-likelihood in the model's units, and the largest difference at a seam."""
-    results, _, gap = run(model, series, _kernel(model, "window_scores", coords))
+    results, _, gap = _run_method(model, "window_scores", coords, series)
     return float(sum(r.sum() for r in results)), gap
 
 
@@ -466,7 +480,8 @@ def total_prediction(
     """Return Σ_t log p(y_t | rows up to t − horizon), and the largest difference at a seam."""
 
     kernel = Kernel(_predict, (model, horizon), (coords,))
-    results, _, gap = run(model, series, kernel, buffer=model.first_buffer + horizon)
+    buffer = first_buffer(model, coords, series) + horizon
+    results, _, gap = run(model, series, kernel, buffer=buffer)
     return float(sum(r.sum() for r in results)), gap
 
 
@@ -485,21 +500,19 @@ def _predict(
 
 def state_marginals(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the marginals of the states, (N', K), and the largest difference at a seam."""
-    kernel = _kernel(model, "window_marginals", coords, by_row=True)
-    rows, _, gap = run(model, series, kernel, by_row=True)
+    rows, _, gap = _run_method(model, "window_marginals", coords, series, by_row=True)
     return rows, gap
 
 
 def best_states(model: Model, coords: Coords, series: Series) -> tuple[np.ndarray, float]:
     """Return the most probable path of each series, (N',), and the largest difference at a seam."""
-    kernel = _kernel(model, "window_paths", coords, by_row=True)
-    rows, _, gap = run(model, series, kernel, tolerance=PATH_TOLERANCE, by_row=True)
+    how = {"by_row": True, "tolerance": PATH_TOLERANCE}
+    rows, _, gap = _run_method(model, "window_paths", coords, series, **how)
     return rows, gap
 
 
 @double
 def full_statistics(model: Model, coords: Coords, series: Series) -> tuple[dict[str, Any], Tiles]:
     """Return the expected statistics of all rows, and the tiles they were computed on."""
-    kernel = _kernel(model, "window_statistics", coords)
-    results, tiles, _ = run(model, series, kernel)
+    results, tiles, _ = _run_method(model, "window_statistics", coords, series)
     return jax.tree.map(lambda *parts: jnp.asarray(np.sum(parts, axis=0)), *results), tiles

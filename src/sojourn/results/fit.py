@@ -26,7 +26,7 @@ from sojourn.results.outputs import average, write_states
 from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
 from sojourn.results.stein import ksd_of_posterior
 from sojourn.runs import Arrays, create_run, encode, open_run
-from sojourn.series import Series, Windows, as_series
+from sojourn.series import Series, Windows, as_series, open_series
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 # Draws that averages over the posterior use: the error of a mean is then a tenth of its spread.
 _AVERAGED_DRAWS = 100
+
+_OTHER_UNITS = (
+    "the data are not in the units of the fit's ({}); give them as they stand in the file, or a part of "
+    "the series that was fitted"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +58,10 @@ class Fit:
             chain was when that was last measured; empty for Gibbs.
         choices: What was chosen before sampling: windows, buffer, step size and so on.
         columns: Names of the data's columns. Data frames given to the methods are matched by them.
-        treatment: What `open_series` did to the data, as in `Series`; data given to the methods are
-            taken as they are.
-        units: Location and scale that were taken out of each column, as in `Series`.
+        treatment: What `open_series` did to the data, as in `Series`. It does the same to data given to
+            the methods, but for a `Series`, which has had its treatment.
+        units: Location and scale that were taken out of each column, as in `Series`. Data given to the
+            methods are measured in them; what the methods return is in them too.
     """
 
     model: Model
@@ -359,8 +365,24 @@ class Fit:
         )
 
     def as_series(self, data: Any) -> Series:
-        """Return data as a `Series` with the columns of the fit, data frames matched by name."""
-        return as_series(data, self.model.emission_dim, self.columns)
+        """Return data as a `Series` with the columns and in the units of the fit.
+
+        Data frames are matched by name. What was done to the data of the fit is done to data that are
+        not a `Series`, and one that is not standardised becomes so if they were.
+
+        Raises:
+            ValueError: A `Series` is in other units.
+        """
+        series = as_series(data, self.model.emission_dim, self.columns)
+        if not isinstance(data, Series):
+            series = open_series(series, **self.treatment)
+        if bool(series.treatment.get("log")) != bool(self.treatment.get("log")):
+            raise ValueError(_OTHER_UNITS.format("logarithms"))
+        if series.units is None and self.units is not None:
+            return series.standardized(*self.units)
+        if not _same_units(series.units, self.units):
+            raise ValueError(_OTHER_UNITS.format("standardize="))
+        return series
 
     def draws(self, num_draws: int) -> list[dict[str, np.ndarray]]:
         """Return parameters of `num_draws` draws, spread evenly over all chains."""
@@ -501,3 +523,9 @@ def make_fit(
     posterior, stats = posterior.assign_coords(index), stats.assign_coords(index)
     posterior.attrs |= {"sampler": choices["sampler"], "seed": seed}
     return Fit(model, posterior, stats, choices, columns, dict(treatment or {}), units)
+
+
+def _same_units(one: tuple[np.ndarray, ...] | None, other: tuple[np.ndarray, ...] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(np.allclose(a, b, rtol=1e-12) for a, b in zip(one, other, strict=True))

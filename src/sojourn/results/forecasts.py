@@ -8,14 +8,16 @@ state forgets early rows: as many of the last are read as it takes for fewer to 
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from sojourn._precision import double
 from sojourn._random import child_seed, random_key
 from sojourn._validation import check_seed, check_size
+from sojourn.batch import Batch
 from sojourn.models import completion
 from sojourn.models.base import Coords, Model, Params, check_data, check_lags, check_model
-from sojourn.passes import state_marginals
+from sojourn.passes import first_buffer, state_marginals
 from sojourn.results.datasets import row_coords
 from sojourn.results.gaps import fill_gaps
 from sojourn.results.metrics import raw_units
@@ -33,6 +35,9 @@ _LOOKED_AT = 8
 
 # Laws of the last state that differ by less than this, of probabilities or sds, are the same.
 _SAME_LAW = 1e-10
+
+# What tails may keep of the state before them.
+_FORGOTTEN = 1e-6
 
 # Gibbs sweeps for the missing entries of an autoregression: at one parameter, and at each of many.
 _SWEEPS = 200
@@ -151,12 +156,13 @@ def _values(model: Model, params: Params) -> dict[str, np.ndarray]:
     return {**model.constants, **{name: np.asarray(v) for name, v in params.items()}}
 
 
+@double
 def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
     """Return as many of the last rows of each series as the law of the last state depends on."""
     longest, found = max(series.lengths), None
     rows = _TAIL + model.num_lags
     if not model.is_exact:
-        rows = _UNCHECKED_BUFFERS * model.first_buffer
+        rows = _UNCHECKED_BUFFERS * first_buffer(model, coords, series)
     while rows < longest:
         tails = _last_rows(series, rows)
         if not all(map(_says_enough, tails, series.lengths)):
@@ -168,10 +174,23 @@ def _tails(model: Model, coords: Coords, series: Series) -> list[np.ndarray]:
         marginals, _ = state_marginals(model, coords, cut)
         ends = np.cumsum(np.asarray(cut.lengths) - model.num_lags) - 1
         law = {name: of[1] for name, of in model.describe_states(marginals[ends]).items()}
-        if found is not None and _gap(law, found) < _SAME_LAW:
+        same = found is not None and _gap(law, found) < _SAME_LAW
+        if same and all(_forgets(model, coords, tail, series) for tail in tails):
             return tails
         rows, found = 4 * rows, law
     return _last_rows(series, longest)
+
+
+def _forgets(model: Model, coords: Coords, tail: np.ndarray, series: Series) -> bool:
+    """Whether the law of the last state is the same whatever the state before these rows.
+
+    Two tails of different lengths agree, too, where neither tells states apart that only rows before
+    them could.
+    """
+    L = len(tail) - model.num_lags
+    batch = Batch(jnp.asarray(tail)[..., None], jnp.ones((L, 1)), jnp.zeros(1, bool))
+    rate = model.forgetting_rate(coords, batch, model.missing_kind(series.missing))
+    return rate is None or float(rate) ** L < _FORGOTTEN
 
 
 def _says_enough(tail: np.ndarray, length: int) -> bool:

@@ -16,7 +16,7 @@ from sojourn._files import RunError, read_json, replacing
 from sojourn._validation import shown
 from sojourn.batch import Batch, Edges, Missing
 from sojourn.models.base import Model, Params, check_lags, check_model
-from sojourn.passes import PATH_TOLERANCE, apply_to_rows, stream
+from sojourn.passes import PATH_TOLERANCE, apply_to_rows, first_buffer, stream
 from sojourn.results.metrics import raw_units
 from sojourn.series import Drawn, Series
 
@@ -91,8 +91,9 @@ def write_states(
             edges.append(jax.tree.map(lambda part: part * scale, compared))
         return found, jax.tree.map(lambda *parts: np.concatenate(parts), *edges)
 
+    buffer = max(first_buffer(raw, coords, series) for _, coords in every)
     with replacing(target) as temporary, make(temporary, series, model.num_lags) as writer:
-        gap = stream(raw, series, kernel, writer, progress=progress)
+        gap = stream(raw, series, kernel, writer, buffer=buffer, progress=progress)
         writer.note(float("nan") if not raw.is_exact else gap)
     return target
 
