@@ -59,12 +59,14 @@ class Trace(NamedTuple):
         seconds: Time of each draw. The default's begins when it is called, that of methods with given
             settings and start when compilation and set-up are behind them.
         setup: Seconds of compilation, start and tuning.
+        lost: Number of chains that diverged.
     """
 
     method: Method
     fit: sj.Fit
     seconds: np.ndarray
     setup: float
+    lost: int
 
 
 def langevin(
@@ -154,9 +156,13 @@ def trace(
     if fit is None or len(counts) < 2:
         return None
     rate, setup = _rate(counts, times)
-    clock = np.interp(np.arange(1, fit.posterior.sizes["draw"] + 1), counts[1:], times[1:])
+    draws = np.arange(1, fit.posterior.sizes["draw"] + 1)
+    clock = np.interp(draws, counts[1:], times[1:])
     clock[: counts[1]] = times[1] - rate * np.arange(counts[1])[::-1]
-    return Trace(method, fit, np.maximum(clock - given * setup, rate), setup)
+    # The round in which chains diverged has no time of its own.
+    clock += rate * np.maximum(draws - counts[-1], 0)
+    lost = num_chains - fit.posterior.sizes["chain"]
+    return Trace(method, fit, np.maximum(clock - given * setup, rate), setup, lost)
 
 
 def _rate(counts: list[int], times: list[float]) -> tuple[float, float]:
@@ -306,4 +312,5 @@ def _summary(one: Trace, curves: pandas.DataFrame) -> dict[str, Any]:
         "seconds": float(one.seconds[-1]),
         "setup_seconds": one.setup,
         **{str(k): float(v) for k, v in measured.items()},
+        **({"chains_lost": one.lost} if one.lost else {}),
     }

@@ -1,7 +1,8 @@
 """Where chains start: near the best of several modes.
 
-Several starts, a few steps of stochastic EM on windows from each, the best kept by its log-posterior on
-fresh windows, then more EM with averaging to the neighbourhood of the mode.
+Several starts, steps of stochastic EM on windows of its own from each, the best kept by its
+log-posterior on all rows or on many fresh windows, then more EM with averaging to the neighbourhood of
+the mode.
 """
 
 import dataclasses
@@ -16,12 +17,18 @@ from jax import Array
 from sojourn._compile import compiled
 from sojourn.gradients import Estimator, Source, fetched, windowed
 from sojourn.models.base import Coords, Model
+from sojourn.passes import total_score
 from sojourn.series import Series, Windows
 from sojourn.tuning.objective import log_posterior
 
 # Steps of EM from every start, and from the best.
-_SHORT_EM = 60
+_SHORT_EM = 100
 _LONG_EM = 200
+
+# Starts are compared on all rows up to so many, and else on so many windows: what tells modes apart may
+# be rare.
+_COMPARED_ROWS = 2**19
+_COMPARED_WINDOWS = 1024
 
 
 def find_start(
@@ -43,9 +50,12 @@ def find_start(
             model.initial_coords(series, method, int(seed))
             for method, seed in zip(methods, seeds, strict=True)
         ]
-        starts = [_em(rough, source, key_em, s, _SHORT_EM) for s in starts]
-    scores = [float(log_posterior(estimator, source, key_score, start)) for start in starts]
-    scores = np.nan_to_num(scores, nan=-np.inf)
+        # The windows of the first steps have a say in where EM ends, so that each start has its own.
+        keys = jax.random.split(key_em, len(starts))
+        starts = [_em(rough, source, k, s, _SHORT_EM) for k, s in zip(keys, starts, strict=True)]
+    scores = np.array([0.0])
+    if len(starts) > 1:
+        scores = np.nan_to_num(_compare(model, series, key_score, starts), nan=-np.inf)
     # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
     # and with it the units of the data, should not decide.
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
@@ -53,10 +63,19 @@ def find_start(
     return _em(rough, source, key_em, best, _LONG_EM) if refine else best, gap
 
 
-def _em_estimator(model: Model, series: Series) -> tuple[Estimator, Source]:
+def _em_estimator(model: Model, series: Series, batch: int = 64) -> tuple[Estimator, Source]:
     longest = max(series.lengths) - model.num_lags
-    windows = Windows(min(200, longest), 32, 64)
-    return windowed(model, series, windows)
+    return windowed(model, series, Windows(min(200, longest), 32, batch))
+
+
+def _compare(model: Model, series: Series, key: Array, starts: list[dict[str, Array]]) -> np.ndarray:
+    """Return the log-posterior at each start, or estimates from the same windows."""
+    if model.is_exact and model.num_rows(series) <= _COMPARED_ROWS:
+        found = [total_score(model, s, series)[0] + float(model.log_prior(s)) for s in starts]
+    else:
+        many = _em_estimator(model, series, _COMPARED_WINDOWS)
+        found = [float(log_posterior(*many, key, start)) for start in starts]
+    return np.array(found)
 
 
 def _em(
