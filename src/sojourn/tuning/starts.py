@@ -68,7 +68,9 @@ def _em_estimator(model: Model, series: Series, batch: int = 64) -> tuple[Estima
     return windowed(model, series, Windows(min(200, longest), 32, batch))
 
 
-def _compare(model: Model, series: Series, key: Array, starts: list[dict[str, Array]]) -> np.ndarray:
+def _compare(
+    model: Model, series: Series, key: Array, starts: list[dict[str, Array]]
+) -> np.ndarray:
     """Return the log-posterior at each start, or estimates from the same windows."""
     if model.is_exact and model.num_rows(series) <= _COMPARED_ROWS:
         found = [total_score(model, s, series)[0] + float(model.log_prior(s)) for s in starts]
