@@ -62,6 +62,17 @@ def test_a_directory_that_cannot_take_its_name_leaves_the_old_one(tmp_path, monk
     assert held(tmp_path / "store") == "one"
 
 
+def test_a_full_disk_says_what_to_do_and_leaves_what_was_there(tmp_path):
+    path = tmp_path / "one"
+    write(path, "old")
+    says = pytest.raises(sj.RunError, match=r"one: No space left.*make room")
+    with says, replacing(path) as temporary:
+        temporary.write_text("new")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert held(path) == "old"
+    assert names(tmp_path) == ["one"]
+
+
 def test_death_between_two_names_leaves_both(tmp_path, monkeypatch):
     class Crash(BaseException):
         pass

@@ -1,6 +1,7 @@
 """Files that are either whole or not there, arrays by name, and a lock on a directory."""
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -184,6 +185,9 @@ def replacing(path: Path) -> Iterator[Path]:
     At the end the disk has what was written and it takes its own name; what had it before is gone. If
     anything goes wrong, it is removed and what was there stays. A process that dies just before a
     directory takes its name leaves the one before as `.name.*.old`, which the next write removes.
+
+    Raises:
+        WriteError: The disk is full.
     """
     unique = f".{path.name}.{uuid.uuid4().hex}"
     temporary, old = path.with_name(f"{unique}.part"), path.with_name(f"{unique}.old")
@@ -195,11 +199,13 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(path, old)
         os.replace(temporary, path)
         sync_directory(path.parent)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             if old.exists() and not path.exists():
                 os.replace(old, path)
             remove(temporary)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise cannot_write(path, error) from error
         raise
     left = path.parent.glob(f".{glob.escape(path.name)}.*.old") if is_directory else [old]
     for one in left:

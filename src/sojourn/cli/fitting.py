@@ -205,9 +205,9 @@ def _sampler(name: str, step_size: str) -> Any:
 
     kinds = {"sgrld": SGRLD, "sgld": SGLD, "sghmc": SGHMC, "sgnht": SGNHT, "gibbs": Gibbs}
     size = _auto("step-size", step_size, float)
-    if name == "auto":
+    if name.lower() == "auto":
         return None if size == "auto" else SGRLD(step_size=size)
-    kind = _one_of("sampler", name.lower(), kinds)
+    kind = _one_of("sampler", name.lower(), {"auto": None, **kinds})
     if kind is Gibbs:
         if size != "auto":
             raise ValueError("gibbs has no step size: leave out --step-size")

@@ -92,6 +92,7 @@ def info(
             state = "saving was cut short; save again"
         elif drawn < asked:
             state += f", {asked} asked for: continue with sojourn resume {path}"
+        wrote = run.config.get("versions", {})
         say(
             {
                 "model": run.config["model"]["class"] if json else _called(run),
@@ -102,7 +103,7 @@ def info(
                 "rows": about.get("rows"),
                 "data": _origin(about.get("description"), as_json=json),
                 "seed": run.config["seed"],
-                "written_by": run.config["versions"] if json else run.config["versions"]["sojourn"],
+                "written_by": wrote if json else wrote.get("sojourn", "unknown"),
                 **choices,
             },
             as_json=json,

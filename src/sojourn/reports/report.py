@@ -111,7 +111,7 @@ def _mark(check: Check) -> str:
 
 def _data(series: "Series | None") -> str:
     if series is None:
-        return "<p>The data were in memory and not given to the report.</p>"
+        return "<p>The rows were not given to the report, nor found where they were opened.</p>"
     count = min(series.num_rows, _OVERVIEW_ROWS)
     rows = series.windows(np.linspace(0, series.num_rows - 1, count).astype(np.int64), 1)[:, 0]
     said = f"{series.num_rows:,} rows in {len(series.lengths):,} series"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-# Figures that are measured before sampling.
+# Figures that tuning measured, those of a buffer now and then during sampling too.
 _MEASURED = (
     "noise_fraction",
     "discretisation",
