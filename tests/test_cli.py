@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from scipy.special import logsumexp
 
 import sojourn as sj
 from sojourn import _progress, cli
@@ -196,7 +197,8 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
     raw = np.exp(pd.read_csv(folder / "data.csv").fillna(0.0))
     raw.iloc[6, 1] = -999.0
     raw.to_csv(tmp_path / "raw.csv", index=False)
-    (10 * raw[:100]).replace(-9990.0, -999.0).to_csv(tmp_path / "new.csv", index=False)
+    new = (10 * raw[:100]).replace(-9990.0, -999.0)
+    new.to_csv(tmp_path / "new.csv", index=False)
     changes = ("--log", "--missing", "-999", "--every", "2", "--standardize")
     made, settings = tmp_path / "run", (*FIT, "--samples", "3", "--out", tmp_path / "run")
     assert run("fit", tmp_path / "raw.csv", "--model", "hmm", *changes, *settings)[0] == 0
@@ -218,16 +220,19 @@ def test_data_are_read_as_those_of_the_run(run, fails, folder, tmp_path):
 
     rows = (np.log(10 * raw[:100:2].where(raw != -999)) - mean) / deviation
     out = run("score", made, tmp_path / "new.csv", "--json")[1]
-    assert json.loads(out)["log_likelihood"] == pytest.approx(fit.score(rows), rel=1e-10)
+    assert json.loads(out)["log_likelihood"] == pytest.approx(fit.score(new), rel=1e-10)
+    scores = [sj.log_likelihood(fit.model, one, rows) for one in fit.draws(50)]
+    mean_of_all = logsumexp(scores) - np.log(len(scores))
+    assert fit.score(new) == pytest.approx(mean_of_all, rel=1e-10)
     table = pd.read_csv(
         io.StringIO(run("forecast", made, tmp_path / "new.csv", "--horizon", "2")[1])
     )
-    ahead = np.exp(fit.forecast(rows, 2)["y"] * deviation + mean)
+    ahead = np.exp(fit.forecast(new, 2)["y"] * deviation + mean)
     np.testing.assert_allclose(table["mean"], ahead.mean("draw").to_numpy().ravel(), rtol=1e-10)
     filled = pd.read_csv(io.StringIO(run("impute", made, tmp_path / "new.csv")[1]))
     seen = filled.drop(index=3)
     np.testing.assert_allclose(seen["amps"], 10 * raw["amps"][:100:2].drop(index=6), rtol=1e-10)
-    drawn = fit.impute(rows, with_draws=True)["draw"].to_numpy()[:, 0] * deviation[1] + mean[1]
+    drawn = fit.impute(new, with_draws=True)["draw"].to_numpy()[:, 0] * deviation[1] + mean[1]
     assert filled["amps"][3] == pytest.approx(np.exp(drawn).mean(), rel=1e-10)
     assert filled["sd_amps"][3] == pytest.approx(np.exp(drawn).std(), rel=1e-10)
     simulated = pd.read_csv(io.StringIO(run("simulate", made, "--rows", "9")[1]))

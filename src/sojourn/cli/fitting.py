@@ -207,7 +207,7 @@ def _sampler(name: str, step_size: str) -> Any:
     size = _auto("step-size", step_size, float)
     if name.lower() == "auto":
         return None if size == "auto" else SGRLD(step_size=size)
-    kind = _one_of("sampler", name.lower(), {"auto": None, **kinds})
+    kind = _one_of("sampler", name.lower(), kinds)
     if kind is Gibbs:
         if size != "auto":
             raise ValueError("gibbs has no step size: leave out --step-size")
