@@ -184,5 +184,5 @@ def test_predictive_score_of_an_autoregression(monkeypatch, rng, num_states):
 def test_horizons_that_make_no_sense_are_refused():
     model = sj.GaussianHMM(num_states=1, emission_dim=1)
     params = {"transition_matrix": [[1.0]], "means": [[0.0]], "covariances": [[[1.0]]]}
-    with pytest.raises(ValueError, match="horizon=5 leaves no row to predict in 5 rows"):
+    with pytest.raises(ValueError, match="horizon=5 leaves no row to predict; use less than 5"):
         sj.predictive_score(model, params, np.arange(5.0), 5)

@@ -29,6 +29,10 @@ class Gibbs:
     """Blocked Gibbs sampling on the whole data: exact, with no step size; a sweep costs a full pass."""
 
 
+# Buffer of the first sweep; it grows where neighbouring windows do not agree.
+_BUFFER = 32
+
+
 def make_sweep(model: Model, series: Series) -> "Sweep | AlternatingSweep":
     """Return the sweeps that suit the model; each chain needs its own."""
     return Sweep(model, series) if model.is_exact else AlternatingSweep(model, series)
@@ -45,7 +49,7 @@ class Sweep:
     """
 
     def __init__(
-        self, model: Model, series: Series, values: Array | None = None, buffer: int = 32
+        self, model: Model, series: Series, values: Array | None = None, buffer: int = _BUFFER
     ) -> None:
         with jax.enable_x64(True):
             self._values = series.resident() if values is None else values
@@ -103,7 +107,7 @@ class AlternatingSweep:
         with jax.enable_x64(True):
             self._values = series.resident()
         self._model, self._discrete, self._series = model, model.discrete_part, series
-        self._buffers = [32, 32]
+        self._buffers = [_BUFFER, _BUFFER]
         self.z: np.ndarray | None = None
 
     @property

@@ -144,12 +144,12 @@ def plot_states(
     Raises:
         ValueError: The model has no continuous states, or there are no such rows.
     """
-    stretch = _stretch(fit, data, start, stop, series)
-    found = smooth(fit.model, fit.mean, stretch.around)
-    if "x" not in found:
+    if not fit.model.has_continuous_states:
         raise ValueError(
             f"{type(fit.model).__name__} has no continuous states; use fit.plot_segmentation(data)"
         )
+    stretch = _stretch(fit, data, start, stop, series)
+    found = smooth(fit.model, fit.mean, stretch.around)
     x = found["x"].to_numpy()[stretch.inside]
     variance = np.diagonal(found["covariance"].to_numpy()[stretch.inside], axis1=1, axis2=2)
     figure, axes = _panels(x.shape[1], stretch)

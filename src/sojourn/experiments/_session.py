@@ -20,7 +20,7 @@ Scale = Literal["small", "paper"]
 Value = TypeVar("Value")
 
 # Minutes that samplers run in all, by scale.
-_BUDGET = {"small": 0.4, "paper": 6.0}
+_BUDGET = {"small": 0.3, "paper": 6.0}
 
 
 @dataclass(frozen=True)

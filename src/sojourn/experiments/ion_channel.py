@@ -56,7 +56,7 @@ def _split(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _choose_states(session: Session, train: np.ndarray, test: np.ndarray) -> int:
     """Return the number of states with the best held-out score, and write the scores."""
     rows = []
-    for num_states in session.pick((2, 3, 4), (2, 3, 4, 5, 6, 7, 8)):
+    for num_states in session.pick((2, 3), (2, 3, 4, 5, 6, 7, 8)):
         model = sj.GaussianHMM(num_states=num_states, emission_dim=1)
         fit = sj.sample(model, train, num_samples=100, num_chains=2, progress=False)
         rows.append({"states": num_states, "score": fit.score(test, 20) / len(test)})
@@ -106,8 +106,8 @@ def _check_labels(session: Session) -> None:
     rows = []
     with np.load(path) as traces:
         records = sorted(key[:-2] for key in traces.files if key.endswith("_y"))
-        for record in session.pick(["rec10", "rec1"], records):
-            stop = session.pick(20_000, None)
+        for record in session.pick(["rec10"], records):
+            stop = session.pick(36_000, None)
             y, labels = traces[f"{record}_y"][:stop], traces[f"{record}_k"][:stop].astype(int)
             num_states = len(np.unique(labels))
             model = sj.GaussianHMM(num_states=num_states, emission_dim=1)

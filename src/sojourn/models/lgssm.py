@@ -515,7 +515,8 @@ class LGSSM(Model):
         if method in ("kmeans", "subspace"):
             if n > m * max(series.lengths):
                 raise ValueError(
-                    f"state_dim={n} is more than {max(series.lengths)} rows of {m} columns can identify"
+                    f"state_dim={n} is more than {max(series.lengths)} rows of {m} columns can "
+                    f"identify; use {m * max(series.lengths)} at the most, or init='prior'"
                 )
             params = subspace_params(series, self.state_dim, self.constants.get("C"))
             if not self._draws_C:

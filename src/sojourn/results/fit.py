@@ -90,8 +90,8 @@ class Fit:
     def diagnostics(self) -> "pandas.DataFrame":
         """Return the figures that tell how far the run can be trusted, each with a line of words.
 
-        Mixing of the chains, and the errors from gradient noise, step size and buffers that were
-        measured before sampling. Warns of every figure that is out of range, and says what to do.
+        Mixing of the chains, and the errors from gradient noise, step size and buffers, as measured
+        before and during sampling. Warns of every figure that is out of range, and says what to do.
         """
         import pandas
 
@@ -345,9 +345,9 @@ class Fit:
             truth: True states of all rows, (T, n), an array or one for each series.
             num_draws: Draws that states are averaged over.
         """
-        if "x" not in (found := self.smooth(data, num_draws)):
+        if not self.model.has_continuous_states:
             raise ValueError(f"{type(self.model).__name__} has no continuous states; use nmi")
-        return rmse(found["x"].to_numpy(), _joined(truth))
+        return rmse(self.smooth(data, num_draws)["x"].to_numpy(), _joined(truth))
 
     def mse(self, truth: dict[str, Any]) -> "xarray.Dataset":
         """Return the mean squared error of running averages of the draws, over (chain, draw).

@@ -70,7 +70,7 @@ def predictive_score(
     series = check_data(model, data)
     longest = max(series.lengths) - model.num_lags
     if horizon >= longest:
-        raise ValueError(f"horizon={horizon} leaves no row to predict in {longest} rows")
+        raise ValueError(f"horizon={horizon} leaves no row to predict; use less than {longest}")
     raw, coords = raw_units(model, params)
     if model.is_exact:
         _refuse_particles(model, num_particles)
@@ -103,7 +103,8 @@ def em_lower_bound(model: Model, params: Params, data: Any) -> float:
     series = check_data(model, data)
     if not model.is_conjugate:
         raise ValueError(
-            "em_lower_bound needs an initial law that does not depend on the parameters"
+            "em_lower_bound needs an initial law that does not depend on the parameters; "
+            "use log_likelihood"
         )
     raw, coords = raw_units(model, params)
     statistics, _ = full_statistics(raw, coords, series)
@@ -120,7 +121,7 @@ def nmi(states: Any, truth: Any) -> float:
         raise ValueError(f"states and truth must have one length; got {len(one)} and {len(other)}")
     kept = (one >= 0) & (other >= 0)
     if not kept.any():
-        raise ValueError("no row is labelled in both")
+        raise ValueError("no row is labelled in both; unlabelled rows are −1")
     _, first = np.unique(one[kept], return_inverse=True)
     _, second = np.unique(other[kept], return_inverse=True)
     joint = np.zeros((first.max() + 1, second.max() + 1))
@@ -150,7 +151,7 @@ def rmse(x: Any, truth: Any) -> float:
         raise ValueError(f"x and truth must have one shape; got {one.shape} and {other.shape}")
     squares = np.square(one - other).reshape(len(one), -1).sum(1)
     if np.isnan(squares).all():
-        raise ValueError("no row is known in both")
+        raise ValueError("no row is known in both; unknown rows are NaN")
     return float(np.sqrt(np.nanmean(squares)))
 
 

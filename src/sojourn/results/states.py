@@ -55,9 +55,8 @@ def smooth(
         states, mean `x` (time, dim) and `covariance` (time, dim, dim_bis) of continuous ones. Rows that
         only serve as lags are NaN. For an SLDS all of these are averages over 50 Gibbs sweeps, or
         `num_draws` of the model if that is more, and off by some hundredths, at times a tenth. The
-        attribute
-        `discrepancy` is the largest difference of messages where windows meet; NaN for an SLDS, whose
-        averages cannot be compared there.
+        attribute `discrepancy` is the largest difference of messages where windows meet; NaN for an
+        SLDS, whose averages cannot be compared there.
     """
     if out is not None:
         series = check_data(model, data)

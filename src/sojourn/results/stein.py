@@ -63,7 +63,7 @@ def ksd(
     if N < 2:
         raise ValueError(f"expected at least two draws; got {N}")
     if not (np.isfinite(x).all() and np.isfinite(b).all()):
-        raise ValueError("draws and scores must be finite")
+        raise ValueError("draws and scores must be finite; leave out rows that are not")
     x = x - x.mean(0)  # products below cancel offsets
     own = np.square(x).sum(1)
     total, bx, xx = np.zeros(d), b * x, x * x

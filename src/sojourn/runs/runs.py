@@ -95,7 +95,7 @@ class ChainFiles:
         """Return where the chain is, None if it has not begun."""
         if not self.path.exists():
             return None
-        found = fill("state", Checkpoint({}, {}, *[0] * 7), self._kept())
+        found = fill("state", Checkpoint({}, {}), self._kept())
         counts = {n: int(getattr(found, n)) for n in ("warmed", "step", "halvings", "buffer")}
         values = {n: float(getattr(found, n)) for n in ("epsilon", "lp", "buffer_error")}
         return found._replace(**counts, **values)

@@ -31,6 +31,7 @@ _CHUNKS = 20
 
 # Fewest and most draws of a piece, and seconds that it should take at most.
 _CHUNK_DRAWS = (10, 1000)
+_ROOMS = (128, 1024)
 _CHUNK_SECONDS = 5.0
 
 # The log-posterior is estimated at every so many draws.
@@ -175,7 +176,7 @@ class LangevinChain:
             estimator=estimator,
             sampler=self.tuned.sampler,
             decay=self._decay,
-            capacity=self._capacity,
+            capacity=self._room,
         )
         return state, {name: np.asarray(u)[:count] for name, u in kept.items()}
 
@@ -201,7 +202,7 @@ class LangevinChain:
         if len(which) == 0:
             return np.empty(0)
         key = jax.random.key(0)  # the same windows for all chains, so that they can be compared
-        padded = np.resize(which, -(-self._capacity // _LP_EVERY))
+        padded = np.resize(which, -(-self._room // _LP_EVERY))
         places = {name: jnp.asarray(np.asarray(u)[padded]) for name, u in drawn.items()}
         count = jnp.asarray(len(which))
         found = log_posteriors(self.tuned.estimator, self.tuned.source, key, places, count)
@@ -218,6 +219,11 @@ class LangevinChain:
     @property
     def _capacity(self) -> int:
         return _capacity(self.num_samples)
+
+    @property
+    def _room(self) -> int:
+        """Draws of the arrays that programs fill: of few sizes, so that a longer run has the same."""
+        return next(room for room in _ROOMS if room >= self._capacity)
 
 
 def _advance(

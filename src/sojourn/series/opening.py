@@ -261,7 +261,7 @@ def _open(
         raise FileNotFoundError(f"{place.text} does not exist; check the path")
     kind = _kind_of_directory(place) or check_suffix(place)
     if place.is_local and place.path.is_file() and place.path.stat().st_size == 0:
-        raise ValueError(f"{place.text} is empty")
+        raise ValueError(f"{place.text} is empty; check what wrote it")
     if kind in TABLES:
         if variable is not None:
             raise ValueError(f"{place.text} is a table: choose columns=, not variable=")
