@@ -20,6 +20,10 @@ from sojourn.synthetic import alternating_rotations, reversed_cycles, rotating_s
 MODELS = {"ARHMM": alternating_rotations, "LGSSM": rotating_state, "HMM K=8": reversed_cycles}
 
 
+# Draws of a short and a long run. Both fill arrays of one size: the long run compiles nothing anew.
+DEFAULT = (2600, 7800)
+
+
 class Rate(NamedTuple):
     """Effective draws per second, and seconds before the first draw, compilation aside."""
 
@@ -61,7 +65,7 @@ def main() -> None:
         model, params = MODELS[name]()
         for rows in asked.rows:
             y = model.simulate(params, int(rows), seed=1)[1]
-            add(name, rows, "default", measure(model, y, 500, 5000))
+            add(name, rows, "default", measure(model, y, *DEFAULT))
             if rows == asked.peers_at:
                 plain = {
                     "sampler": sj.SGRLD(metric="complete"),

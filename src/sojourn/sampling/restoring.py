@@ -17,7 +17,7 @@ from sojourn.passes import make_tiles
 from sojourn.runs import Run, decode, encode
 from sojourn.sampling.settings import Settings
 from sojourn.series import Chances, Series, as_series, reopen
-from sojourn.tuning import Tuned
+from sojourn.tuning import Tuned, tabulate
 
 
 class Prepared(NamedTuple):
@@ -115,6 +115,7 @@ def write_prepared(run: Run, prepared: Prepared) -> None:
         }
         if tuned.source.center is not None:
             arrays |= flatten("control", tuned.source.center)
+            facts["tabulated"] = tuned.source.table is not None
         if tuned.source.chances is not None:
             arrays["chances"] = np.asarray(tuned.source.chances.each)
     run.write_tuned(facts, arrays)
@@ -152,6 +153,8 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
             if each.shape != (int(source.where.last_window[-1]),) or not (each > 0).all():
                 raise damaged(f"{run.path / 'tuned.npz'} has chances of other windows")
             source = source._replace(chances=Chances.of(each))
+        if facts.get("tabulated"):  # made again rather than kept: larger than all else of a run
+            source = source._replace(table=tabulate(estimator, source, series))
     tuned = Tuned(
         sampler=decode(facts["sampler"], "sampler"),
         estimator=estimator,

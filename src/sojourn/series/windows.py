@@ -182,6 +182,13 @@ def place(picked: Array, where: Layout, windows: Windows, rows: int) -> Drawn:
     )
 
 
+def block_numbers(drawn: Drawn, where: Layout, windows: Windows) -> Indices:
+    """Return the numbers that blocks of a partition have in the order of `tile`."""
+    assert windows.scheme == "partition" and windows.length is not None
+    before = jnp.where(drawn.sequence > 0, where.last_window[drawn.sequence - 1], 0)
+    return before + drawn.start // jnp.minimum(windows.length, drawn.length)
+
+
 def tile(lengths: tuple[int, ...], num_lags: int, core: int, buffer: int) -> tuple[Drawn, int]:
     """Cover every row of series of these lengths once: windows of `core` rows that count.
 

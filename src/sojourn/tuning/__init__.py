@@ -5,6 +5,7 @@ from sojourn.tuning.modes import place
 from sojourn.tuning.noise import disperse
 from sojourn.tuning.objective import log_posteriors
 from sojourn.tuning.starts import find_start
+from sojourn.tuning.tables import tabulate
 from sojourn.tuning.tuning import Tuned, tune
 from sojourn.tuning.watching import Watch
 
@@ -19,5 +20,6 @@ __all__ = [
     "gradient_error",
     "log_posteriors",
     "place",
+    "tabulate",
     "tune",
 ]

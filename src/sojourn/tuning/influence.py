@@ -7,29 +7,22 @@ over all windows, at places that chains visit, tells how much each leaves. Drawn
 windows make the least noise; half of the chances stay equal, for places where others leave more.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from sojourn._compile import compiled
-from sojourn._cores import num_cores
-from sojourn._precision import double
 from sojourn.dynamics import Metric, Sampler
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Coords
-from sojourn.series import Drawn, Series, gather, tile
+from sojourn.series import Drawn, Series, gather
 from sojourn.tuning.noise import disperse
+from sojourn.tuning.tables import by_block
 from sojourn.tuning.whitening import whitened
 
 # Places around the mode that windows are compared at.
 _PLACES = 2
-
-# Windows that run together, and how many such groups one after the other in one call.
-_GROUP = 512
-_GROUPS = 16
 
 
 def influence(
@@ -52,25 +45,14 @@ def influence(
         metric: The metric.
         key: Which places are compared.
     """
-    model, windows = estimator.model, estimator.windows
-    assert windows.length is not None
+    model = estimator.model
     places = [disperse(model, center, metric, k, 1.0, 2.0) for k in jax.random.split(key, _PLACES)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *places)
-    every, _ = tile(series.lengths, model.num_lags, windows.length, windows.buffer)
-    count = len(every.start)
-    size = min(_GROUP, count)
-    groups = min(_GROUPS, -(-count // size))
-    calls = -(-count // (size * groups))
-    index = np.arange(calls * groups * size).reshape(calls, groups, size) % count
 
-    @double
-    def squares(part: np.ndarray) -> np.ndarray:
-        drawn = jax.tree.map(lambda x: jnp.asarray(x[part]), every)
-        return np.asarray(_squares(estimator, sampler, source, metric, stacked, drawn))
+    def squares(drawn: Drawn) -> Array:
+        return _squares(estimator, sampler, source, metric, stacked, drawn)
 
-    with ThreadPoolExecutor(num_cores()) as pool:
-        found = list(pool.map(squares, index))
-    return np.concatenate(found).ravel()[:count]
+    return by_block(estimator, series, squares)
 
 
 @compiled(static_argnums=(0, 1), quick=True)

@@ -22,6 +22,7 @@ from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.influence import influence
 from sojourn.tuning.modes import Mode
 from sojourn.tuning.noise import NO_NOISE, Noise, gradient_noise, monte_carlo_noise
+from sojourn.tuning.tables import fits, summed_slopes, tabulate
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
@@ -75,11 +76,6 @@ class Steps(NamedTuple):
         far = self.unseen * self.far.largest
         share = sampler.noise_share(epsilon, self.largest_noise) / allowed
         return max(share, sampler.noise_share(epsilon, far) / _FAR_EXCESS)
-
-    @property
-    def num_passes(self) -> int:
-        """How often a step passes over its windows."""
-        return 1 if self.source.center is None else self.source.center.num_passes
 
 
 def from_windows(
@@ -144,18 +140,22 @@ def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, ke
         return steps
     share = np.sqrt(squares) / np.sqrt(squares).sum()
     each = (share + 1 / len(share)) / 2
-    windows = dataclasses.replace(estimator.windows, scheme="partition")
-    estimator, other = windowed(estimator.model, series, windows)
-    source = other._replace(center=source.center, chances=Chances.of(each))
+    estimator, source = _partitioned(estimator, source, series)
+    source = source._replace(chances=Chances.of(each))
     found = _measured(estimator, source, sampler, mode, key)
-    known = (squares / each).sum() / (windows.batch * mode.metric.num_rows)  # in all directions
+    known = (squares / each).sum() / (
+        estimator.windows.batch * mode.metric.num_rows
+    )  # in all directions
     return found._replace(unseen=max(1.0, known / np.trace(found.noise.covariance)))
 
 
 def _with_slopes(
     steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array, limit: float
 ) -> Steps:
-    """Return steps whose control variate has slopes, if that saves more rows than it costs."""
+    """Return steps whose control variate has slopes, if that saves more rows than it costs.
+
+    Where windows may be chosen, what is subtracted of them is tabulated, if that fits into memory.
+    """
     estimator, source = steps.estimator, steps.source
     if source.center is None or sampler.step_size != "auto":
         return steps
@@ -163,22 +163,40 @@ def _with_slopes(
     # Noise is what windows differ by: the slopes of all rows need not be known for it.
     zeros = jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
     center = source.center._replace(slopes=zeros)
+    tabulates = False
+    if math.isfinite(limit):
+        blocks, of_blocks = _partitioned(estimator, source, series)
+        if fits(of_blocks):
+            tabulates, estimator, source = True, blocks, of_blocks
+    rows = estimator.rows * (1 if tabulates else center.num_passes)
     # At best as few windows as a step may have.
-    best = _MIN_BATCH * estimator.rows * center.num_passes
     most = min(_rows_for(steps, sampler, mode), limit) - d * T / _PAID_BACK
-    if most < best:
+    if most < _MIN_BATCH * rows:
         return steps
     quiet = _measured(estimator, source._replace(center=center), sampler, mode, key)
     quiet = quiet._replace(unseen=steps.unseen)
-    if most < _rows_for(quiet, sampler, mode):
+    if most < _batch_for(quiet, sampler, mode) * rows:
         return steps
-    slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
+    if tabulates:
+        source = source._replace(table=tabulate(estimator, source, series))
+        slopes = summed_slopes(source)
+    else:
+        slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
     return quiet._replace(source=source._replace(center=center._replace(slopes=slopes)))
+
+
+def _partitioned(estimator: Estimator, source: Source, series: Series) -> tuple[Estimator, Source]:
+    """Return an estimator whose windows are blocks of a partition, and what it reads."""
+    if estimator.windows.scheme == "partition":
+        return estimator, source
+    windows = dataclasses.replace(estimator.windows, scheme="partition")
+    blocks, other = windowed(estimator.model, series, windows)
+    return blocks, other._replace(center=source.center)
 
 
 def _rows_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:
     """Return the rows that a step with as many windows as it needs passes over."""
-    return _batch_for(steps, sampler, mode) * steps.estimator.rows * steps.num_passes
+    return _batch_for(steps, sampler, mode) * steps.estimator.rows * steps.source.num_passes
 
 
 def _batch_for(steps: Steps, sampler: Sampler, mode: Mode) -> int:

@@ -52,7 +52,10 @@ class Watch:
         return buffer, error
 
     def with_buffer(self, buffer: int) -> tuple[Estimator, Source]:
-        """Return the estimator and what it reads, with windows of this buffer."""
+        """Return the estimator and what it reads, with windows of this buffer.
+
+        What was tabulated is of windows with the first one.
+        """
         windows = self.estimator.windows
         if buffer == windows.buffer:
             return self.estimator, self.source
