@@ -21,7 +21,7 @@ MODELS = {"ARHMM": alternating_rotations, "LGSSM": rotating_state, "HMM K=8": re
 
 
 # Draws of a short and a long run. Both fill arrays of one size: the long run compiles nothing anew.
-DEFAULT = (2600, 7800)
+DEFAULT = (2600, 20_800)
 
 
 class Rate(NamedTuple):
@@ -34,6 +34,7 @@ class Rate(NamedTuple):
 def measure(model: sj.ARHMM, y: np.ndarray, few: int, many: int, **settings: Any) -> Rate:
     """Return the rate of effective draws from runs of few and of many draws."""
     seconds = {}
+    jax.clear_caches()  # those of models before, or they might be forgotten within a timed run
     sj.sample(model, y, num_samples=few, progress=False, **settings)  # compiles
     for count in (few, many):
         began = time.perf_counter()

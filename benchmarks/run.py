@@ -240,9 +240,10 @@ def buffers() -> Iterator[Line]:
 
 def scaling() -> Iterator[Line]:
     """Smoothing of the eight-state HMM on two cores, against one; elapsed times."""
-    one, two = (core_seconds(_SMOOTH, cores) for cores in (1, 2))
-    if two is None or one is None:
+    seconds = core_seconds(_SMOOTH, (1, 2))
+    if seconds is None:
         return
+    one, two = seconds[1], seconds[2]
     ratio = one / two
     what = "smoothing, HMM K=8, T=2·10⁶, two cores against one"
     yield Line(what, f"{two:.2f} s", f"{one:.2f} s (one core)", ratio, "≥ 1.6×", ratio >= 1.6)

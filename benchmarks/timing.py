@@ -73,16 +73,22 @@ def least_seconds(
     return seconds
 
 
-def core_seconds(program: str, cores: int, turns: int = 5) -> float | None:
-    """Return the least elapsed seconds of `run()`, which the program defines, on so many cores.
+def core_seconds(
+    program: str, cores: tuple[int, ...], rounds: int = 3, turns: int = 8
+) -> dict[int, float] | None:
+    """Return the least elapsed seconds of `run()`, which the program defines, by number of cores.
 
-    In a fresh interpreter that leaves the one core of this process; None where there are not so many.
+    In fresh interpreters, by turns, that leave the one core of this process; None where there are not
+    so many.
     """
-    if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < cores:
+    if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < max(cores):
         return None
-    code = f"""
+    seconds = dict.fromkeys(cores, float("inf"))
+    for _ in range(rounds):
+        for count in cores:
+            code = f"""
 import os, time
-os.sched_setaffinity(0, range({cores}))
+os.sched_setaffinity(0, range({count}))
 {program}
 run()
 least = float("inf")
@@ -92,8 +98,10 @@ for _ in range({turns}):
     least = min(least, time.perf_counter() - start)
 print(least)
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return float(done.stdout)
+            command = [sys.executable, "-c", code]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds[count] = min(seconds[count], float(done.stdout))
+    return seconds
 
 
 def import_seconds(modules: tuple[str, ...], turns: int = 3) -> dict[str, float]:

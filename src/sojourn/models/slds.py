@@ -38,14 +38,12 @@ from sojourn.models.linear_edges import filtered_edges, with_paths
 from sojourn.models.simulation import check_simulation, linear_process, markov_chain
 from sojourn.series import Series
 
-# Fields that the model shares with its linear part.
 # Sweeps that count where differences of gradients are measured.
 _COUPLED_DRAWS = 12
 
 # Sweeps that smoothed probabilities are averaged over: each is integrated over z given x, so that
-# their error is a few hundredths at most.
+# their error is some hundredths, at times a tenth.
 _SMOOTHING_DRAWS = 50
-
 
 # Rows at the start of each series that a start of x is smoothed from.
 _SMOOTHED_ROWS = 20_000
@@ -54,6 +52,7 @@ _SMOOTHED_ROWS = 20_000
 _FORGOTTEN = 1e-5
 _LONGEST_BUFFER = 2**14
 
+# Fields that the model shares with its linear part.
 _LINEAR = (
     "state_dim",
     "emission_dim",

@@ -31,8 +31,10 @@ _CHUNKS = 20
 
 # Fewest and most draws of a piece, and seconds that it should take at most.
 _CHUNK_DRAWS = (10, 1000)
-_ROOMS = (128, 1024)
 _CHUNK_SECONDS = 5.0
+
+# Draws that the arrays which programs fill have room for; the last is enough for any piece.
+_ROOMS = (128, 1024)
 
 # The log-posterior is estimated at every so many draws.
 _LP_EVERY = 10

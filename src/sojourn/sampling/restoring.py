@@ -154,7 +154,9 @@ def read_prepared(run: Run, model: Model, series: Series) -> Prepared:
                 raise damaged(f"{run.path / 'tuned.npz'} has chances of other windows")
             source = source._replace(chances=Chances.of(each))
         if facts.get("tabulated"):  # made again rather than kept: larger than all else of a run
-            source = source._replace(table=tabulate(estimator, source, series))
+            if source.center is None or windows.scheme != "partition":
+                raise damaged(f"{run.path / 'tuned.json'} has a table of other windows")
+            source = source._replace(table=tabulate(estimator, source.center, series))
     tuned = Tuned(
         sampler=decode(facts["sampler"], "sampler"),
         estimator=estimator,

@@ -101,7 +101,8 @@ def sample(
         A `Fit`.
 
     Raises:
-        DivergenceError: A chain diverged after warm-up; what was drawn is in its `fit`.
+        DivergenceError: A chain diverged, or was lost in warm-up time and again; what was drawn is in
+            its `fit`.
         Interrupted: The user stopped the run; what was drawn is in its `fit`.
         RunError: `out` cannot be written, or already holds something.
     """

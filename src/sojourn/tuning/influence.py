@@ -13,10 +13,11 @@ import numpy as np
 from jax import Array
 
 from sojourn._compile import compiled
+from sojourn.batch import Batch
 from sojourn.dynamics import Metric, Sampler
-from sojourn.gradients import Estimator, Source
+from sojourn.gradients import Center, Estimator, Source
 from sojourn.models.base import Coords
-from sojourn.series import Drawn, Series, gather
+from sojourn.series import Series
 from sojourn.tuning.noise import disperse
 from sojourn.tuning.tables import by_block
 from sojourn.tuning.whitening import whitened
@@ -49,35 +50,26 @@ def influence(
     places = [disperse(model, center, metric, k, 1.0, 2.0) for k in jax.random.split(key, _PLACES)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *places)
 
-    def squares(drawn: Drawn) -> Array:
-        return _squares(estimator, sampler, source, metric, stacked, drawn)
-
-    return by_block(estimator, series, squares)
+    at = (estimator, sampler, source.center, metric, stacked)
+    return by_block(estimator, series, lambda batch: _squares(*at, batch))
 
 
 @compiled(static_argnums=(0, 1), quick=True)
 def _squares(
     estimator: Estimator,
     sampler: Sampler,
-    source: Source,
+    center: Center,
     metric: Metric,
     places: dict[str, Array],
-    drawn: Drawn,
+    batch: Batch,
 ) -> Array:
-    """Return squares of groups of windows, (groups, windows), averaged over places."""
-    model, center, values = estimator.model, source.center, source.values
-    assert center is not None and not isinstance(values, Series)
+    """Return squares of windows, averaged over places."""
+    model = estimator.model
     key = jax.random.key(0)  # control variates are of models without Monte Carlo averages
-    how = {"num_lags": model.num_lags, "windows": None, "pad": estimator.pad}
 
-    def of_group(drawn: Drawn) -> Array:
-        batch = gather(values, drawn, estimator.rows, **how)
+    def of_place(coords: Coords) -> Array:
+        left = center.remainder(lambda at: estimator.by_window(key, at, batch), coords)
+        white = jax.vmap(whitened(model, sampler, coords, metric))(left)
+        return jnp.square(white).sum(1)
 
-        def of_place(coords: Coords) -> Array:
-            left = center.remainder(lambda at: estimator.by_window(key, at, batch), coords)
-            white = jax.vmap(whitened(model, sampler, coords, metric))(left)
-            return jnp.square(white).sum(1)
-
-        return jax.lax.map(of_place, places).mean(0)
-
-    return jax.lax.map(of_group, drawn)
+    return jax.lax.map(of_place, places).mean(0)

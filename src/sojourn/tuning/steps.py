@@ -5,7 +5,6 @@ rows are taken where these are fewer.
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.influence import influence
 from sojourn.tuning.modes import Mode
 from sojourn.tuning.noise import NO_NOISE, Noise, gradient_noise, monte_carlo_noise
-from sojourn.tuning.tables import fits, summed_slopes, tabulate
+from sojourn.tuning.tables import pays, tabulate
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
@@ -87,6 +86,7 @@ def from_windows(
     mode: Mode,
     key: Array,
     *,
+    may_choose: bool,
     limit: float,
 ) -> Steps:
     """Return steps on windows, with a control variate if that is asked for or lowers the noise.
@@ -99,8 +99,8 @@ def from_windows(
         control_variate: Whether there is one; "auto" for the lower noise.
         mode: Its centre.
         key: Which windows are measured.
-        limit: Rows that a step would pass over if it took all; infinite where it may not, as windows
-            are given, or rows are not in memory.
+        may_choose: Whether blocks of a partition may be drawn instead, of rows in memory.
+        limit: Rows that a step would pass over if it took all; infinite where it may not.
     """
     estimator, source = windowed(model, series, windows)
     sources = []
@@ -110,10 +110,9 @@ def from_windows(
         sources.append(source._replace(center=Center(mode.coords, mode.statistics, {})))
     found = [_measured(estimator, s, sampler, mode, key) for s in sources]
     best = min(found, key=lambda steps: (not np.isfinite(steps.far.largest), steps.noise.largest))
-    may_choose = math.isfinite(limit)
     if may_choose:
         best = _with_chances(best, series, sampler, mode, key)
-    return _with_slopes(best, series, sampler, mode, key, limit)
+    return _with_slopes(best, series, sampler, mode, key, may_choose, limit)
 
 
 def _measured(
@@ -143,18 +142,23 @@ def _with_chances(steps: Steps, series: Series, sampler: Sampler, mode: Mode, ke
     estimator, source = _partitioned(estimator, source, series)
     source = source._replace(chances=Chances.of(each))
     found = _measured(estimator, source, sampler, mode, key)
-    known = (squares / each).sum() / (
-        estimator.windows.batch * mode.metric.num_rows
-    )  # in all directions
+    # In all directions.
+    known = (squares / each).sum() / (estimator.windows.batch * mode.metric.num_rows)
     return found._replace(unseen=max(1.0, known / np.trace(found.noise.covariance)))
 
 
 def _with_slopes(
-    steps: Steps, series: Series, sampler: Sampler, mode: Mode, key: Array, limit: float
+    steps: Steps,
+    series: Series,
+    sampler: Sampler,
+    mode: Mode,
+    key: Array,
+    may_choose: bool,
+    limit: float,
 ) -> Steps:
     """Return steps whose control variate has slopes, if that saves more rows than it costs.
 
-    Where windows may be chosen, what is subtracted of them is tabulated, if that fits into memory.
+    Where windows may be chosen, what is subtracted of them is tabulated, if that pays.
     """
     estimator, source = steps.estimator, steps.source
     if source.center is None or sampler.step_size != "auto":
@@ -163,26 +167,26 @@ def _with_slopes(
     # Noise is what windows differ by: the slopes of all rows need not be known for it.
     zeros = jax.tree.map(lambda s: jnp.zeros((d, *jnp.shape(s))), mode.statistics)
     center = source.center._replace(slopes=zeros)
+    passes, cost = center.num_passes, d * T / _PAID_BACK
     tabulates = False
-    if math.isfinite(limit):
+    if may_choose:
         blocks, of_blocks = _partitioned(estimator, source, series)
-        if fits(of_blocks):
-            tabulates, estimator, source = True, blocks, of_blocks
-    rows = estimator.rows * (1 if tabulates else center.num_passes)
+        assert of_blocks.where is not None
+        tabulates = pays(estimator, center, int(of_blocks.where.last_window[-1]))
+        if tabulates:
+            estimator, source, passes, cost = blocks, of_blocks, 1, 2 * cost
     # At best as few windows as a step may have.
-    most = min(_rows_for(steps, sampler, mode), limit) - d * T / _PAID_BACK
-    if most < _MIN_BATCH * rows:
+    most = min(_rows_for(steps, sampler, mode), limit) - cost
+    if most < _MIN_BATCH * estimator.rows * passes:
         return steps
     quiet = _measured(estimator, source._replace(center=center), sampler, mode, key)
     quiet = quiet._replace(unseen=steps.unseen)
-    if most < _batch_for(quiet, sampler, mode) * rows:
+    if most < _batch_for(quiet, sampler, mode) * estimator.rows * passes:
         return steps
-    if tabulates:
-        source = source._replace(table=tabulate(estimator, source, series))
-        slopes = summed_slopes(source)
-    else:
-        slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
-    return quiet._replace(source=source._replace(center=center._replace(slopes=slopes)))
+    slopes = measure_slopes(estimator.model, series, mode.coords, mode.statistics)
+    center = center._replace(slopes=slopes)
+    table = tabulate(estimator, center, series) if tabulates else None
+    return quiet._replace(source=source._replace(center=center, table=table))
 
 
 def _partitioned(estimator: Estimator, source: Source, series: Series) -> tuple[Estimator, Source]:

@@ -104,10 +104,12 @@ def tune(
 
     steps = None
     if plan.windows is not None:
-        may_take_all = windows == "auto" and not series.streams and control_variate is not True
+        may_choose = windows == "auto" and not series.streams
+        may_take_all = may_choose and control_variate is not True
         limit = start.metric.num_rows if may_take_all else math.inf
+        how = {"may_choose": may_choose, "limit": limit}
         at = (control_variate, mode, key_noise)
-        steps = from_windows(model, series, sampler, plan.windows, *at, limit=limit)
+        steps = from_windows(model, series, sampler, plan.windows, *at, **how)
         if windows == "auto":
             steps = fit_batch(sampler, steps, mode, may_take_all=may_take_all)
     if steps is None:
