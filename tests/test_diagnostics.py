@@ -1,5 +1,6 @@
 """Diagnostics are honest: silent on a sound run, loud on a forced one."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -15,11 +16,11 @@ from sojourn.synthetic import alternating_rotations
 SETTINGS = {"num_chains": 2, "progress": False, "seed": 0}
 
 
-def diagnosed(fit):
+def diagnosed(fit, data=None):
     """Return the table and all that was warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        table = fit.diagnostics()
+        table = fit.diagnostics(data)
     return table, [str(w.message) for w in caught]
 
 
@@ -38,6 +39,18 @@ def test_a_sound_run_passes(switching):
     assert not warned
     assert table.loc["ess", "value"] == pytest.approx(fit.summary()["ess"].min())
     assert all(isinstance(line, str) and line for line in table["says"])
+
+
+@pytest.mark.parametrize("sampler", [sj.Gibbs(), None])
+def test_the_discrepancy_of_draws_of_the_posterior_is_one(switching, sampler):
+    model, y = switching
+    fit = sj.sample(model, y, sampler, num_samples=1000, num_warmup=100, **SETTINGS)
+    assert 0.7 < fit.diagnostics(y).loc["ksd", "value"] < 1.5
+    assert np.isnan(fit.diagnostics().loc["ksd", "value"])
+    moved = fit.posterior.assign(A=fit.posterior["A"] + fit.posterior["A"].std(("chain", "draw")))
+    table, warned = diagnosed(dataclasses.replace(fit, posterior=moved), y)
+    assert table.loc["ksd", "value"] > 3
+    assert any("Stein discrepancy" in line for line in warned)
 
 
 def test_windows_without_buffers_are_noticed(switching):

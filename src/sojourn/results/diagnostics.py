@@ -1,7 +1,7 @@
 """How far a run can be trusted, in numbers and in words."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -150,7 +150,10 @@ class Check(NamedTuple):
 
 
 def diagnose(
-    posterior: "xarray.Dataset", statistics: "xarray.Dataset", choices: Mapping[str, Any]
+    posterior: "xarray.Dataset",
+    statistics: "xarray.Dataset",
+    choices: Mapping[str, Any],
+    discrepancy: Callable[[float], float] | None = None,
 ) -> list[Check]:
     """Return the figures that tell how far a run can be trusted.
 
@@ -158,6 +161,8 @@ def diagnose(
         posterior: The draws.
         statistics: What was measured with them.
         choices: What was chosen and measured before sampling.
+        discrepancy: Measures, from the effective number of draws, the Stein discrepancy relative to that
+            of as many draws of the posterior; None without data.
     """
     table = summarize(posterior)
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
@@ -223,6 +228,13 @@ def diagnose(
             0.1,
             "shift of the posterior mean from the buffer, in sds",
             "use a longer buffer or a control variate",
+        ),
+        Check(
+            "ksd",
+            math.nan if discrepancy is None else discrepancy(ess),
+            2.0,
+            "Stein discrepancy, relative to that of as many effective draws of the posterior",
+            "the draws are of another law: use a longer buffer, a smaller step_size or more num_warmup",
         ),
         Check(
             "start_gap",

@@ -24,7 +24,7 @@ from sojourn.results.forecasts import forecast_draws, impute_draws
 from sojourn.results.metrics import log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.results.outputs import average, write_states
 from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
-from sojourn.results.stein import ksd_of_posterior
+from sojourn.results.stein import excess_discrepancy, ksd_of_posterior
 from sojourn.runs import Arrays, create_run, encode, open_run
 from sojourn.series import Series, Windows, as_series, open_series
 
@@ -87,15 +87,24 @@ class Fit:
         """Return mean, sd, an equal-tailed interval, R-hat, ESS and MCSE of every parameter."""
         return summarize(self.posterior, prob)
 
-    def diagnostics(self) -> "pandas.DataFrame":
+    def diagnostics(self, data: Any = None) -> "pandas.DataFrame":
         """Return the figures that tell how far the run can be trusted, each with a line of words.
 
         Mixing of the chains, and the errors from gradient noise, step size and buffers, as measured
         before and during sampling. Warns of every figure that is out of range, and says what to do.
+
+        Args:
+            data: The series that the fit was made from. With it, the kernel Stein discrepancy is
+                measured too, by a hundred gradients on all rows; not for an SLDS, whose gradients are
+                averages.
         """
         import pandas
 
-        checks = diagnose(self.posterior, self.sample_stats, self.choices)
+        discrepancy = None
+        if data is not None and self.model.is_exact:
+            some, series = self.draws(_AVERAGED_DRAWS), self.as_series(data)
+            discrepancy = functools.partial(excess_discrepancy, self.model, some, series)
+        checks = diagnose(self.posterior, self.sample_stats, self.choices, discrepancy)
         for check in checks:
             if not check.ok:
                 warnings.warn(check.say(), UserWarning, stacklevel=2)

@@ -81,13 +81,61 @@ def ksd(
         terms += bx[i] * row1 - b[i] * (k1 @ x) - x[i] * (k1 @ b) + k1 @ bx
         terms -= xx[i] * row2 - 2 * x[i] * (k2 @ x) + k2 @ xx
         total += terms.sum(0)
-    if unbiased:
-        same = np.square(b).sum(0) * scale ** (-2 * beta) + N * 2 * beta * scale ** (-2 * beta - 2)
-        squares = (total - same) / (N * (N - 1))
-    else:
-        squares = total / N**2
+    same = _pairs_of_one(b, beta, scale)
+    squares = (total - same) / (N * (N - 1)) if unbiased else total / N**2
     columns = np.sqrt(np.maximum(squares, 0.0))
     return KSD(float(columns.sum()), columns, squares)
+
+
+def _pairs_of_one(b: np.ndarray, beta: float, scale: float) -> np.ndarray:
+    """Return Σ_i k₀ʲ(i, i) for each column."""
+    return np.square(b).sum(0) * scale ** (-2 * beta) + len(b) * 2 * beta * scale ** (-2 * beta - 2)
+
+
+def excess_discrepancy(
+    model: Model, draws: Sequence[Params], series: Series, effective: float
+) -> float:
+    """Return the discrepancy of draws relative to that of as many effective draws of the posterior.
+
+    The squares of N independent draws of the posterior have the mean Σ_i k₀ʲ(i, i) / N², since other
+    pairs cancel: the ratio is then about one, and more where draws are of another law.
+
+    Args:
+        model: The model.
+        draws: The draws, some of a fit's.
+        series: The data.
+        effective: How many independent draws they are worth, if less than their number.
+    """
+    scored = _scored(model, draws, series, None, 0)
+    x, b = _in_sds(*(np.concatenate(list(values.values()), 1) for values in scored))
+    N, d = x.shape
+    scale = float(np.sqrt(d))  # draws are about so far from each other
+    total = N**2 * ksd(x, b, scale=scale).squares.sum()
+    alone = _pairs_of_one(b, 0.5, scale).sum()
+    return float(np.sqrt(total / alone * min(1.0, effective / N)))
+
+
+def _in_sds(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return draws, and scores, in sds of the draws."""
+    sd = np.maximum(x.std(0), np.finfo(float).tiny)
+    return x / sd, b * sd
+
+
+def _scored(
+    model: Model, draws: Sequence[Params], series: Series, windows: Windows | None, seed: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return free coordinates of draws, and gradients of the log-posterior there, (N, …) by name."""
+    points, scores = [], []
+    for i, params in enumerate(draws):
+        coords = model.to_coords(params)
+        own = child_seed(check_seed(seed), i)
+        found = gradient(model, coords, series, windows=windows, seed=own)
+        prior = model.prior_gradient(coords)
+        points.append(coords)
+        scores.append({name: found[name] + prior[name] for name in coords})
+    stacked = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
+    x, b = ({n: u.reshape(len(u), -1) for n, u in v.items()} for v in model.free(*stacked))
+    return x, b
 
 
 def ksd_of_posterior(
@@ -103,21 +151,11 @@ def ksd_of_posterior(
     """Return the discrepancy of draws of the parameters, by parameter and in total; see `Fit.ksd`."""
     import pandas
 
-    points, scores = [], []
-    for i, params in enumerate(draws):
-        coords = model.to_coords(params)
-        own = child_seed(check_seed(seed), i)
-        found = gradient(model, coords, series, windows=windows, seed=own)
-        prior = model.prior_gradient(coords)
-        points.append(coords)
-        scores.append({name: found[name] + prior[name] for name in coords})
-    x, b = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
-    x, b = model.free(x, b)
-    flat, slopes = (np.concatenate([v[n].reshape(len(points), -1) for n in x], 1) for v in (x, b))
+    x, b = _scored(model, draws, series, windows, seed)
+    flat, slopes = (np.concatenate([v[n] for n in x], 1) for v in (x, b))
     if standardize:
-        sd = np.maximum(flat.std(0), np.finfo(float).tiny)
-        flat, slopes = flat / sd, slopes * sd
+        flat, slopes = _in_sds(flat, slopes)
     by_column = ksd(flat, slopes, unbiased=unbiased).columns
-    sizes = np.cumsum([x[name][0].size for name in x])[:-1]
+    sizes = np.cumsum([u.shape[1] for u in x.values()])[:-1]
     totals = {name: part.sum() for name, part in zip(x, np.split(by_column, sizes), strict=True)}
     return pandas.Series({**totals, "total": by_column.sum()}, name="ksd")
