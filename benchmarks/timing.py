@@ -74,7 +74,7 @@ def least_seconds(
 
 
 def core_seconds(
-    program: str, cores: tuple[int, ...], rounds: int = 3, turns: int = 8
+    program: str, cores: tuple[int, ...], rounds: int = 6, turns: int = 12
 ) -> dict[int, float] | None:
     """Return the least elapsed seconds of `run()`, which the program defines, by number of cores.
 
