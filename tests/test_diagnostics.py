@@ -42,15 +42,29 @@ def test_a_sound_run_passes(switching):
 
 
 @pytest.mark.parametrize("sampler", [sj.Gibbs(), None])
-def test_the_discrepancy_of_draws_of_the_posterior_is_one(switching, sampler):
+def test_draws_of_another_law_are_noticed_given_the_data(switching, sampler):
     model, y = switching
     fit = sj.sample(model, y, sampler, num_samples=1000, num_warmup=100, **SETTINGS)
-    assert 0.7 < fit.diagnostics(y).loc["ksd", "value"] < 1.5
+    assert abs(fit.diagnostics(y).loc["ksd", "value"]) < 4
     assert np.isnan(fit.diagnostics().loc["ksd", "value"])
-    moved = fit.posterior.assign(A=fit.posterior["A"] + fit.posterior["A"].std(("chain", "draw")))
-    table, warned = diagnosed(dataclasses.replace(fit, posterior=moved), y)
-    assert table.loc["ksd", "value"] > 3
+    mean = fit.posterior.mean(("chain", "draw"))
+    narrow = dataclasses.replace(fit, posterior=(fit.posterior - mean) / 2 + mean)
+    table, warned = diagnosed(narrow, y)
+    assert table.loc["ksd", "value"] > 10
     assert any("Stein discrepancy" in line for line in warned)
+
+
+def test_correlated_columns_do_not_hide_a_shift():
+    """Means with a correlation of 0.98, moved together by two sds."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(1000, 1)) + 0.15 * rng.normal(size=(1000, 4))
+    fit = sj.sample(sj.GaussianHMM(1, 4), y, num_samples=500, **SETTINGS)
+    assert abs(diagnosed(fit, y)[0].loc["ksd", "value"]) < 4
+    moved = fit.posterior.assign(means=fit.posterior["means"] + 2 * fit.posterior["means"].std())
+    table, _ = diagnosed(dataclasses.replace(fit, posterior=moved), y)
+    assert table.loc["ksd", "value"] > 5
+    one = fit.posterior.isel(chain=[0], draw=[0])
+    assert np.isnan(diagnosed(dataclasses.replace(fit, posterior=one), y)[0].loc["ksd", "value"])
 
 
 def test_windows_without_buffers_are_noticed(switching):

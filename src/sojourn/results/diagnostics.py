@@ -161,8 +161,8 @@ def diagnose(
         posterior: The draws.
         statistics: What was measured with them.
         choices: What was chosen and measured before sampling.
-        discrepancy: Measures, from the effective number of draws, the Stein discrepancy relative to that
-            of as many draws of the posterior; None without data.
+        discrepancy: Measures the Stein discrepancy of as many draws as are effective, in sds of that of
+            draws of the posterior; None without data.
     """
     table = summarize(posterior)
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
@@ -232,8 +232,8 @@ def diagnose(
         Check(
             "ksd",
             math.nan if discrepancy is None else discrepancy(ess),
-            2.0,
-            "Stein discrepancy, relative to that of as many effective draws of the posterior",
+            5.0,
+            "Stein discrepancy, in sds of that of draws of the posterior",
             "the draws are of another law: use a longer buffer, a smaller step_size or more num_warmup",
         ),
         Check(

@@ -24,7 +24,7 @@ from sojourn.results.forecasts import forecast_draws, impute_draws
 from sojourn.results.metrics import log_likelihood, nmi, predictive_score, rmse, running_mse
 from sojourn.results.outputs import average, write_states
 from sojourn.results.states import Method, best_path, check_method, sample_paths, smooth
-from sojourn.results.stein import excess_discrepancy, ksd_of_posterior
+from sojourn.results.stein import ksd_of_posterior, standardised_discrepancy
 from sojourn.runs import Arrays, create_run, encode, open_run
 from sojourn.series import Series, Windows, as_series, open_series
 
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 # Draws that averages over the posterior use: the error of a mean is then a tenth of its spread.
 _AVERAGED_DRAWS = 100
+
+# Fewest independent draws whose discrepancy tells anything.
+_FEWEST_DRAWS = 50
+
+# Draws that their covariance is taken from.
+_DRAWS_OF_SPREAD = 1000
 
 _OTHER_UNITS = (
     "the data are not in the units of the fit's ({}); give them as they stand in the file, or a part of "
@@ -102,8 +108,7 @@ class Fit:
 
         discrepancy = None
         if data is not None and self.model.is_exact:
-            some, series = self.draws(_AVERAGED_DRAWS), self.as_series(data)
-            discrepancy = functools.partial(excess_discrepancy, self.model, some, series)
+            discrepancy = functools.partial(self._discrepancy, self.as_series(data))
         checks = diagnose(self.posterior, self.sample_stats, self.choices, discrepancy)
         for check in checks:
             if not check.ok:
@@ -116,6 +121,13 @@ class Fit:
             },
             index=pandas.Index([check.name for check in checks], name="figure"),
         )
+
+    def _discrepancy(self, series: Series, effective: float) -> float:
+        """Return the discrepancy of draws far enough apart to be almost independent; NaN if too few."""
+        if not effective >= _FEWEST_DRAWS:
+            return float("nan")
+        some = self.draws(min(_AVERAGED_DRAWS, int(effective)))
+        return standardised_discrepancy(self.model, some, series, self.draws(_DRAWS_OF_SPREAD))
 
     def to_arviz(self) -> Any:
         """Return the draws as ArviZ's object: `InferenceData`, or a `DataTree` from ArviZ 1.0 on."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Pairs of draws held at once.
 _PAIRS = 2_000_000
 
+# Smallest variance of a direction that is believed, relative to the largest: rounding leaves 1e-16.
+_SMALLEST = 1e-12
+
 
 class KSD(NamedTuple):
     """A kernel Stein discrepancy.
@@ -81,44 +84,56 @@ def ksd(
         terms += bx[i] * row1 - b[i] * (k1 @ x) - x[i] * (k1 @ b) + k1 @ bx
         terms -= xx[i] * row2 - 2 * x[i] * (k2 @ x) + k2 @ xx
         total += terms.sum(0)
-    same = _pairs_of_one(b, beta, scale)
+    same = np.square(b).sum(0) * scale ** (-2 * beta) + N * 2 * beta * scale ** (-2 * beta - 2)
     squares = (total - same) / (N * (N - 1)) if unbiased else total / N**2
     columns = np.sqrt(np.maximum(squares, 0.0))
     return KSD(float(columns.sum()), columns, squares)
 
 
-def _pairs_of_one(b: np.ndarray, beta: float, scale: float) -> np.ndarray:
-    """Return Σ_i k₀ʲ(i, i) for each column."""
-    return np.square(b).sum(0) * scale ** (-2 * beta) + len(b) * 2 * beta * scale ** (-2 * beta - 2)
-
-
-def excess_discrepancy(
-    model: Model, draws: Sequence[Params], series: Series, effective: float
+def standardised_discrepancy(
+    model: Model, draws: Sequence[Params], series: Series, every: Sequence[Params]
 ) -> float:
-    """Return the discrepancy of draws relative to that of as many effective draws of the posterior.
+    """Return by how many sds the discrepancy of some draws exceeds that of draws of the posterior.
 
-    The squares of N independent draws of the posterior have the mean Σ_i k₀ʲ(i, i) / N², since other
-    pairs cancel: the ratio is then about one, and more where draws are of another law.
+        z = Σ_{i≠i'} h(i, i') / √(2 Σ_{i≠i'} h(i, i')²),    h = Σ_j k₀ʲ
+
+    Pairs of independent draws of the posterior have mean zero, whatever its shape; the root is the sd
+    of their sum if each draw is given a sign at random. Coordinates are those in which the fit's draws
+    are uncorrelated with unit spread, so that no direction hides another; the kernel's length is √d.
 
     Args:
         model: The model.
-        draws: The draws, some of a fit's.
+        draws: The draws, almost independent of each other.
         series: The data.
-        effective: How many independent draws they are worth, if less than their number.
+        every: Draws that tell the spread.
     """
-    scored = _scored(model, draws, series, None, 0)
-    x, b = _in_sds(*(np.concatenate(list(values.values()), 1) for values in scored))
+    x, b = (_side_by_side(part) for part in _scored(model, draws, series, None, 0))
+    coords = [model.to_coords(params) for params in every]
+    stacked = {name: np.stack([one[name] for one in coords]) for name in coords[0]}
+    x_every = _side_by_side(model.free(stacked, stacked)[0])
+    center, sd = x_every.mean(0), np.maximum(x_every.std(0), np.finfo(float).tiny)
+    x, b = (x - center) / sd, b * sd
     N, d = x.shape
-    scale = float(np.sqrt(d))  # draws are about so far from each other
-    total = N**2 * ksd(x, b, scale=scale).squares.sum()
-    alone = _pairs_of_one(b, 0.5, scale).sum()
-    return float(np.sqrt(total / alone * min(1.0, effective / N)))
+    if len(every) > 2 * d:
+        values, vectors = np.linalg.eigh(
+            np.cov((x_every - center) / sd, rowvar=False).reshape(d, d)
+        )
+        root = np.sqrt(np.maximum(values, _SMALLEST * values[-1]))
+        x, b = x @ vectors / root, b @ vectors * root
+    own, along = np.square(x).sum(1), b @ x.T
+    apart = np.maximum(own[:, None] + own - 2 * x @ x.T, 0.0)
+    base = 1 / (d + apart)  # β = ½ and c² = d in `ksd`
+    k = np.sqrt(base)
+    k1 = k * base
+    here = np.diag(along)
+    h = k * (b @ b.T) + k1 * (here[:, None] + here - along - along.T + d - 3 * base * apart)
+    h = h[~np.eye(N, dtype=bool)]
+    return float(h.sum() / np.sqrt(2 * np.square(h).sum()))
 
 
-def _in_sds(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return draws, and scores, in sds of the draws."""
-    sd = np.maximum(x.std(0), np.finfo(float).tiny)
-    return x / sd, b * sd
+def _side_by_side(parts: dict[str, np.ndarray]) -> np.ndarray:
+    """Return draws by name as one array, (N, d)."""
+    return np.concatenate([u.reshape(len(u), -1) for u in parts.values()], axis=1)
 
 
 def _scored(
@@ -133,9 +148,8 @@ def _scored(
         prior = model.prior_gradient(coords)
         points.append(coords)
         scores.append({name: found[name] + prior[name] for name in coords})
-    stacked = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
-    x, b = ({n: u.reshape(len(u), -1) for n, u in v.items()} for v in model.free(*stacked))
-    return x, b
+    x, b = ({n: np.stack([p[n] for p in of]) for n in of[0]} for of in (points, scores))
+    return model.free(x, b)
 
 
 def ksd_of_posterior(
@@ -152,10 +166,11 @@ def ksd_of_posterior(
     import pandas
 
     x, b = _scored(model, draws, series, windows, seed)
-    flat, slopes = (np.concatenate([v[n] for n in x], 1) for v in (x, b))
+    flat, slopes = _side_by_side(x), _side_by_side(b)
     if standardize:
-        flat, slopes = _in_sds(flat, slopes)
+        sd = np.maximum(flat.std(0), np.finfo(float).tiny)
+        flat, slopes = flat / sd, slopes * sd
     by_column = ksd(flat, slopes, unbiased=unbiased).columns
-    sizes = np.cumsum([u.shape[1] for u in x.values()])[:-1]
+    sizes = np.cumsum([x[name][0].size for name in x])[:-1]
     totals = {name: part.sum() for name, part in zip(x, np.split(by_column, sizes), strict=True)}
     return pandas.Series({**totals, "total": by_column.sum()}, name="ksd")

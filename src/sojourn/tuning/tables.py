@@ -29,9 +29,9 @@ _GROUP = 512
 _TABLE_BYTES = 2**28
 _GROUP_BYTES = 2**22
 
-# Bytes to look up for each row of a window from which two passes over it would take no longer: some
-# 2,500 of an HMM of eight states.
-_BYTES_PER_ROW = 1024
+# Bytes to look up for each row of a window. From about ten times as many on, two passes over it take no
+# longer (measured with an HMM of eight states); and thousands of windows are looked up at once.
+_BYTES_PER_ROW = 256
 
 
 def pays(estimator: Estimator, center: Center, blocks: int) -> bool:
