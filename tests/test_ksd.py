@@ -159,3 +159,12 @@ def test_fit_has_the_metrics():
     final = fit.posterior["means"].mean(("chain", "draw")).to_numpy()
     final = final[np.argsort(final[:, 0])]
     np.testing.assert_allclose(errors["means"][0, -1], np.square(final - PARAMS["means"]).mean())
+
+
+def test_pairs_add_up_to_the_discrepancy(rng):
+    x, b = rng.normal(size=(2, 30, 4))
+    h = stein.of_pairs(x, b)
+    found = sj.ksd(x, b, scale=2.0)
+    np.testing.assert_allclose(h.sum(), 30**2 * found.squares.sum(), rtol=1e-10)
+    unbiased = sj.ksd(x, b, scale=2.0, unbiased=True)
+    np.testing.assert_allclose(h.sum() - np.trace(h), 30 * 29 * unbiased.squares.sum(), rtol=1e-10)

@@ -113,22 +113,26 @@ def standardised_discrepancy(
     x_every = _side_by_side(model.free(stacked, stacked)[0])
     center, sd = x_every.mean(0), np.maximum(x_every.std(0), np.finfo(float).tiny)
     x, b = (x - center) / sd, b * sd
-    N, d = x.shape
+    d = x.shape[1]
     if len(every) > 2 * d:
         values, vectors = np.linalg.eigh(
             np.cov((x_every - center) / sd, rowvar=False).reshape(d, d)
         )
         root = np.sqrt(np.maximum(values, _SMALLEST * values[-1]))
         x, b = x @ vectors / root, b @ vectors * root
-    own, along = np.square(x).sum(1), b @ x.T
+    h = of_pairs(x, b)[~np.eye(len(x), dtype=bool)]
+    return float(h.sum() / np.sqrt(2 * np.square(h).sum()))
+
+
+def of_pairs(x: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return Σ_j k₀ʲ(i, i') of all pairs, (N, N), for β = ½ and c² = d: what `ksd` sums up."""
+    own, along, d = np.square(x).sum(1), b @ x.T, x.shape[1]
     apart = np.maximum(own[:, None] + own - 2 * x @ x.T, 0.0)
-    base = 1 / (d + apart)  # β = ½ and c² = d in `ksd`
+    base = 1 / (d + apart)
     k = np.sqrt(base)
     k1 = k * base
     here = np.diag(along)
-    h = k * (b @ b.T) + k1 * (here[:, None] + here - along - along.T + d - 3 * base * apart)
-    h = h[~np.eye(N, dtype=bool)]
-    return float(h.sum() / np.sqrt(2 * np.square(h).sum()))
+    return k * (b @ b.T) + k1 * (here[:, None] + here - along - along.T + d - 3 * base * apart)
 
 
 def _side_by_side(parts: dict[str, np.ndarray]) -> np.ndarray:
