@@ -29,8 +29,8 @@ from sojourn.series import Chances, Drawn, Layout, Series, Windows, draw, gather
 from sojourn.series.prefetch import prefetched
 from sojourn.series.windows import block_numbers, read, weigh, window_rows
 
-# Windows of a full estimator that run together.
-_GROUP = 64
+# Windows of a full estimator that run together, at most.
+_GROUP = 128
 
 # Share of the way δ from a centre along which slopes of windows are measured. Rounding leaves 1e-12 of
 # the statistics, and the curvature 1e-4 of the remainder: neither shows.
@@ -323,8 +323,8 @@ def frozen(estimator: Estimator, source: Source, key: Array) -> tuple[Estimator,
 def _grouped(batch: Batch) -> Source:
     """Return windows, in groups that run together, as a source; windows left over are of no weight."""
     count = batch.weight.shape[-1]
-    size = min(_GROUP, count)
-    groups = -(-count // size)
+    groups = -(-count // _GROUP)
+    size = -(-count // groups)
 
     def split(x: Array) -> Array:
         index = jnp.arange(groups * size) % count

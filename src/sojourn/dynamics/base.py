@@ -1,5 +1,6 @@
 """What all samplers share: states, metrics, step sizes, and motion in a constant metric."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -14,6 +15,9 @@ from sojourn.models.base import Coords, Model
 
 # Posterior sds, beyond the typical √d, that no draw is from the mode: one in a million of Gaussian ones.
 _BEYOND = 5.0
+
+# Relative error of variances allowed from the splitting of steps in a constant metric.
+_SPLITTING_ERROR = 0.04
 
 
 class State(NamedTuple):
@@ -66,6 +70,11 @@ class Shape(NamedTuple):
         It is of second order in ε, and none where the curvature is the same everywhere.
         """
         return (epsilon * self.curvature / 2) ** 2 * self.variation
+
+    def accurate_step(self) -> float:
+        """Return the largest ε whose splitting error is small; no more than is stable."""
+        variation = max(self.variation, _SPLITTING_ERROR)
+        return 2 * math.sqrt(_SPLITTING_ERROR / variation) / self.curvature
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,10 @@ class Sampler(Protocol):
 
     def noise_share(self, epsilon: float, noise: float) -> float:
         """Return the excess of the stationary variance from gradients of a variance of noise · T."""
+        ...
+
+    def relaxation(self, epsilon: float) -> float:
+        """Return the steps after which a draw has all but forgotten the one before."""
         ...
 
 

@@ -1,6 +1,5 @@
 """Langevin dynamics: a step of each block in its own metric, of all in a constant one, or in none."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,10 +23,7 @@ from sojourn.dynamics.base import (
 )
 from sojourn.models.base import Coords, Model
 
-# Relative error of variances allowed from the splitting of steps in a constant metric.
-_SPLITTING_ERROR = 0.04
-
-# That allowed where blocks move in their own metric.
+# Relative error of variances allowed where blocks move in their own metric.
 OWN_ERROR = 0.05
 
 
@@ -43,6 +39,10 @@ class _Langevin:
     def noise_share(self, epsilon: float, noise: float) -> float:
         """Return ε noise / 2. `MATH.md` §3.2."""
         return epsilon * noise / 2
+
+    def relaxation(self, epsilon: float) -> float:
+        """Return 1/ε."""
+        return 1 / epsilon
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ class SGRLD(_Langevin):
         own = OWN_ERROR / max(shape.own_error, OWN_ERROR)
         if not metric.root:
             return own
-        allowed = 2 * math.sqrt(_SPLITTING_ERROR / max(shape.variation, _SPLITTING_ERROR))
-        constant = min(1.0, allowed) / shape.curvature
+        constant = min(1 / shape.curvature, shape.accurate_step())
         return min(own, constant) if own_blocks(model, metric) else constant
 
     def discretisation(self, model: Model, metric: Metric, shape: Shape, epsilon: float) -> float:

@@ -324,8 +324,8 @@ def _counted(fit: Fit, num_chains: int) -> str:
 
 
 def _lengths(tuned: Tuned, num_warmup: int | str, thin: int | str) -> tuple[int, int]:
-    """Return warm-up steps and steps per draw: twenty and one relaxation time 1/ε."""
-    relaxation = 1 / tuned.epsilon
+    """Return warm-up steps and steps per draw: twenty relaxation times, and one."""
+    relaxation = tuned.sampler.relaxation(tuned.epsilon)
     warmup = int(np.clip(20 * relaxation, 200, 10_000)) if num_warmup == "auto" else int(num_warmup)
     every = int(np.clip(relaxation, 1, 100)) if thin == "auto" else int(thin)
     return warmup, every

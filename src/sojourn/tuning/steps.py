@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from scipy.stats import chi2
 
 from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, Shape, own_blocks
 from sojourn.gradients import Center, Estimator, Source, full, measure_slopes, windowed
 from sojourn.models.base import Model
+from sojourn.passes import Tiles
 from sojourn.series import Chances, Series, Windows
 from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.influence import influence
@@ -27,9 +29,10 @@ from sojourn.tuning.tables import pays, tabulate
 _EXCESS = 0.05
 _MADE_UP_FOR = 0.15
 
-# That of a control variate's noise at twice the posterior's distance from the centre: it grows with the
-# distance, and where it outweighs the drift a chain would be lost.
-_FAR_EXCESS = 0.1
+# That of a control variate's noise as far from its centre as one draw in a thousand goes: it grows with
+# the distance, and where it outweighs the drift a chain would be lost.
+_FAR_EXCESS = 0.2
+_FAR = 0.999
 
 # Variation of the curvature above which the posterior is too wide for what is measured near its mode:
 # a control variate would be exact at the centre and worse than none in the tails.
@@ -118,10 +121,12 @@ def from_windows(
 def _measured(
     estimator: Estimator, source: Source, sampler: Sampler, mode: Mode, key: Array
 ) -> Steps:
-    """Measure the noise where chains go and, of a control variate, twice as far out."""
+    """Measure the noise where chains go and, of a control variate, far out."""
     at = (estimator, sampler, source, mode.coords, mode.metric, key)
     typical = gradient_noise(*at)
-    far = NO_NOISE if source.center is None else gradient_noise(*at, spread=2.0)
+    d = ravel_pytree(mode.coords)[0].size
+    spread = float(np.sqrt(chi2.ppf(_FAR, d) / d))
+    far = NO_NOISE if source.center is None else gradient_noise(*at, spread=spread)
     return Steps(estimator, source, typical, far)
 
 
@@ -230,9 +235,11 @@ def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool)
     return steps._replace(estimator=estimator, noise=noise, far=far)
 
 
-def from_all(model: Model, series: Series, sampler: Sampler, mode: Mode, key: Array) -> Steps:
+def from_all(
+    model: Model, series: Series, sampler: Sampler, mode: Mode, tiles: Tiles, key: Array
+) -> Steps:
     """Return steps on all rows."""
-    estimator, source = full(model, series, mode.tiles)
+    estimator, source = full(model, series, tiles)
     noise = NO_NOISE
     if not model.is_exact:
         noise = monte_carlo_noise(estimator, sampler, source, mode.coords, mode.metric, key)

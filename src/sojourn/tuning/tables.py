@@ -25,6 +25,11 @@ from sojourn.series import Series, tile
 # Windows that run together.
 _GROUP = 512
 
+# Tables are in single precision: the roundings of blocks are independent, and their sum is 1e-6 of what
+# the posterior varies by, or less.
+_ITEM = np.float32
+_ITEM_BYTES = 4
+
 # Bytes of a table, and of what one group makes of it.
 _TABLE_BYTES = 2**28
 _GROUP_BYTES = 2**22
@@ -42,7 +47,7 @@ def pays(estimator: Estimator, center: Center, blocks: int) -> bool:
 
 def _row_bytes(center: Center) -> int:
     coords, statistics = (ravel_pytree(part)[0] for part in (center.coords, center.statistics))
-    return 8 * (1 + coords.size) * statistics.size
+    return _ITEM_BYTES * (1 + coords.size) * statistics.size
 
 
 def tabulate(estimator: Estimator, center: Center, series: Series) -> Array:
@@ -57,11 +62,15 @@ def tabulate(estimator: Estimator, center: Center, series: Series) -> Array:
     group = int(np.clip(_GROUP_BYTES // _row_bytes(center), 1, _GROUP))
     coords = center.coords
     expand = lambda batch: _expansions(estimator, coords, step, batch)  # noqa: E731
-    return jnp.asarray(by_block(estimator, series, expand, group))
+    return jnp.asarray(by_block(estimator, series, expand, group, _ITEM))
 
 
 def by_block(
-    estimator: Estimator, series: Series, program: Callable[[Batch], Array], group: int = _GROUP
+    estimator: Estimator,
+    series: Series,
+    program: Callable[[Batch], Array],
+    group: int = _GROUP,
+    dtype: type = float,
 ) -> np.ndarray:
     """Return what a program finds of each block of the estimator's partition, in order.
 
@@ -70,6 +79,7 @@ def by_block(
         series: The series.
         program: Takes windows, whose rows that count weigh one; returns an array with a row for each.
         group: Windows to give it at a time, at most.
+        dtype: Type of the numbers that are kept.
     """
     windows, num_lags = estimator.windows, estimator.model.num_lags
     assert windows.length is not None
@@ -92,7 +102,7 @@ def by_block(
         whole = np.empty(0)
         for start, found in zip(starts, pool.map(found_from, starts), strict=True):
             if start == 0:  # one array for all, not twice their memory
-                whole = np.empty((count, *found.shape[1:]))
+                whole = np.empty((count, *found.shape[1:]), dtype)
             whole[start : start + size] = found[: count - start]
     return whole
 

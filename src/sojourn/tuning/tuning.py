@@ -17,6 +17,7 @@ from jax import Array
 from sojourn.dynamics import SGHMC, SGLD, SGRLD, Decay, Metric, Sampler, own_blocks
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model
+from sojourn.passes import make_tiles
 from sojourn.series import Series, Windows
 from sojourn.tuning.ascent import NOT_FINITE
 from sojourn.tuning.buffers import check, choose, reference_windows
@@ -102,7 +103,7 @@ def tune(
     if control_variate == "auto" and mode.shape.variation > WIDE:
         control_variate = False
 
-    steps = None
+    steps, tiles = None, mode.tiles
     if plan.windows is not None:
         may_choose = windows == "auto" and not series.streams
         may_take_all = may_choose and control_variate is not True
@@ -113,7 +114,10 @@ def tune(
         if windows == "auto":
             steps = fit_batch(sampler, steps, mode, may_take_all=may_take_all)
     if steps is None:
-        steps = from_all(model, series, sampler, mode, key_noise)
+        if plan.windows is not None and model.is_exact:
+            # Twice the buffer that windows would do with leaves the square of its error.
+            tiles = make_tiles(model, series, min(2 * plan.windows.buffer, tiles.buffer))
+        steps = from_all(model, series, sampler, mode, tiles, key_noise)
         plan = plan._replace(windows=None, reference=None, error=math.nan)
     epsilon = step_size(sampler, model, mode, steps)
     if asked is None and epsilon < _SLOW and _can_turn(model, mode, steps):
@@ -143,7 +147,7 @@ def tune(
         estimator=steps.estimator,
         source=steps.source,
         metric=metric,
-        buffer=mode.tiles.buffer,
+        buffer=tiles.buffer,
         reference=plan.reference,
         epsilon=epsilon,
         center=mode.coords,
