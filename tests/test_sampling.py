@@ -395,6 +395,16 @@ def test_choices_are_shown_in_few_digits_and_only_with_progress(switching, capsy
     assert capsys.readouterr() == ("", "")
 
 
+def test_how_chains_mixed_is_said_at_the_end(switching, capsys):
+    model, params, y = switching
+    sj.sample(model, y, sj.SGLD(step_size=1e-9), init=params, num_samples=20, num_warmup=0)
+    said = capsys.readouterr().err
+    assert "largest R-hat of a parameter: " in said
+    assert "chains have not met: raise num_warmup" in said
+    sj.sample(model, y, sj.SGLD(), init=params, num_samples=1, num_chains=1)
+    assert "R-hat" not in capsys.readouterr().err  # not measured
+
+
 def test_no_complete_row(switching):
     """k-means has nothing to start from and says what has."""
     model, _, y = switching

@@ -43,9 +43,12 @@ class Progress:
 
     def announce(self, choices: dict[str, Any]) -> None:
         """Print what was chosen, above the bar."""
+        self.say(", ".join(f"{name}={_short(value)}" for name, value in choices.items()))
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar."""
         if self._says:
-            said = ", ".join(f"{name}={_short(value)}" for name, value in choices.items())
-            self._bar.write(said, file=sys.stderr)
+            self._bar.write(text, file=sys.stderr)
 
     def start(self, total: int, done: int = 0) -> None:
         """Begin to count steps, some of which a run may have behind it."""

@@ -2,7 +2,7 @@
 
 from sojourn.results.align import match_states, permute
 from sojourn.results.datasets import largest_block
-from sojourn.results.diagnostics import Check, diagnose, readable, varying
+from sojourn.results.diagnostics import Check, diagnose, mixing, readable, varying
 from sojourn.results.fit import Fit, load, make_fit
 from sojourn.results.forecasts import forecast, impute
 from sojourn.results.metrics import em_lower_bound, log_likelihood, nmi, predictive_score, rmse
@@ -28,6 +28,7 @@ __all__ = [
     "log_likelihood",
     "make_fit",
     "match_states",
+    "mixing",
     "nmi",
     "permute",
     "predictive_score",

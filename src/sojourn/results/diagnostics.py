@@ -149,25 +149,9 @@ class Check(NamedTuple):
         return f"{line}, {'below' if self.least else 'above'} {self.limit:g}; {self.advice}"
 
 
-def diagnose(
-    posterior: "xarray.Dataset",
-    statistics: "xarray.Dataset",
-    choices: Mapping[str, Any],
-    discrepancy: Callable[[float], float] | None = None,
-) -> list[Check]:
-    """Return the figures that tell how far a run can be trusted.
-
-    Args:
-        posterior: The draws.
-        statistics: What was measured with them.
-        choices: What was chosen and measured before sampling.
-        discrepancy: Measures the Stein discrepancy of as many draws as are effective, in sds of that of
-            draws of the posterior; None without data.
-    """
+def mixing(posterior: "xarray.Dataset") -> list[Check]:
+    """Return the figures of how well chains mixed: R-hat, effective draws, Monte Carlo error."""
     table = summarize(posterior)
-    own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
-    if "buffer_error" in statistics:
-        own["buffer_error"] = float(statistics["buffer_error"].max())
     # Entries that are held fixed have no spread, and nothing to say of it.
     table = table[table["sd"] > 0]
     column = {n: np.asarray(table[n], dtype=float) for n in ("r_hat", "ess", "mcse", "sd")}
@@ -175,7 +159,6 @@ def diagnose(
     if len(table):
         relative = float(np.max(column["mcse"] / column["sd"]))
         largest, ess = float(np.max(column["r_hat"])), float(np.min(column["ess"]))
-    made_up_for = bool(choices.get("noise_made_up_for", False))
     return [
         Check(
             "r_hat",
@@ -200,6 +183,32 @@ def diagnose(
             "largest Monte Carlo error of a mean, in posterior sds",
             "raise num_samples or thin",
         ),
+    ]
+
+
+def diagnose(
+    posterior: "xarray.Dataset",
+    statistics: "xarray.Dataset",
+    choices: Mapping[str, Any],
+    discrepancy: Callable[[float], float] | None = None,
+) -> list[Check]:
+    """Return the figures that tell how far a run can be trusted.
+
+    Args:
+        posterior: The draws.
+        statistics: What was measured with them.
+        choices: What was chosen and measured before sampling.
+        discrepancy: Measures the Stein discrepancy of as many draws as are effective, in sds of that of
+            draws of the posterior; None without data.
+    """
+    mixed = mixing(posterior)
+    effective = next(check.value for check in mixed if check.name == "ess")
+    own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
+    if "buffer_error" in statistics:
+        own["buffer_error"] = float(statistics["buffer_error"].max())
+    made_up_for = bool(choices.get("noise_made_up_for", False))
+    return [
+        *mixed,
         Check(
             "noise_fraction",
             own["noise_fraction"],
@@ -231,7 +240,7 @@ def diagnose(
         ),
         Check(
             "ksd",
-            math.nan if discrepancy is None else discrepancy(ess),
+            math.nan if discrepancy is None else discrepancy(effective),
             5.0,
             "Stein discrepancy, in sds of that of draws of the posterior",
             "the draws are of another law: use a longer buffer, a smaller step_size or more num_warmup",

@@ -16,7 +16,7 @@ from sojourn._validation import check_size
 from sojourn.dynamics import Sampler
 from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_data
-from sojourn.results import Fit, largest_block, make_fit
+from sojourn.results import Fit, largest_block, make_fit, mixing
 from sojourn.runs import Run, create_run, open_run, versions
 from sojourn.sampling.chains import LangevinChain, gibbs_chain, statistic_names
 from sojourn.sampling.restoring import (
@@ -243,6 +243,9 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
     if failure is not None:
         _report(failure, fit, run, settings)
     assert fit is not None
+    if progress:
+        for check in filter(lambda check: check.is_judged, mixing(fit.posterior)):
+            bar.say(check.say())
     return fit
 
 
