@@ -86,7 +86,7 @@ def test_chains_are_aligned_to_one_labelling(rng):
 def test_plots_draw(fitted, tmp_path):
     fit, _, _, y = fitted
     fit.plot_trace().savefig(tmp_path / "trace.png")
-    figure = fit.plot_trace(["Q"])
+    figure = fit.plot_trace("Q")
     titles = [axis.get_title(loc="left") for axis in figure.axes[::2]]
     entries = [name for name in fit.summary().index if name.startswith("Q[")]
     assert titles == [name for name in entries if not name.endswith("y1, y0]")]

@@ -47,7 +47,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line, above the bar."""
-        if self._says:
+        if self._says and text:
             self._bar.write(text, file=sys.stderr)
 
     def start(self, total: int, done: int = 0) -> None:

@@ -1,5 +1,6 @@
 """Plots of a fit. Figures are made without pyplot, so that no global state changes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,14 +35,17 @@ def state_color(state: int) -> str:
     return _COLORS[state % len(_COLORS)]
 
 
-def plot_trace(posterior: "xarray.Dataset", var_names: list[str] | None = None) -> Figure:
+def plot_trace(
+    posterior: "xarray.Dataset", var_names: str | Sequence[str] | None = None
+) -> Figure:
     """Plot densities (left) and traces (right), one row per entry, one colour per chain.
 
     Entries that are held fixed, or that repeat another as in symmetric matrices, are left out; of those
     that remain of a parameter, the first twelve are shown.
     """
     known = [str(name) for name in posterior.data_vars]
-    names = known if var_names is None else var_names
+    asked = [var_names] if isinstance(var_names, str) else var_names
+    names = known if asked is None else asked
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise ValueError(f"no parameter {unknown[0]!r} in the posterior; it has {known}")

@@ -205,10 +205,10 @@ def report(
     """
     from sojourn.reports import write_report
 
+    about = open_run(run).config.get("data") or {}
     path = run / "report.html" if out is None else out
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist")
-    about = open_run(run).config.get("data") or {}
     if data or about.get("description") is not None:
         fit, series = fit_and_data(run, data)
     else:

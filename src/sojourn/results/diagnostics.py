@@ -139,14 +139,18 @@ class Check(NamedTuple):
         """Whether the figure is known and has a range."""
         return not math.isnan(self.value) and math.isfinite(self.limit)
 
-    def say(self) -> str:
-        """Return one line in plain words."""
+    def judge(self) -> str:
+        """Return the figure in plain words, and the limit where it is out of range."""
         if math.isnan(self.value):
             return f"{self.meaning}: not measured"
         line = f"{self.meaning}: {self.value:.4g}"
         if self.ok:
             return line
-        return f"{line}, {'below' if self.least else 'above'} {self.limit:g}; {self.advice}"
+        return f"{line}, {'below' if self.least else 'above'} {self.limit:g}"
+
+    def say(self) -> str:
+        """Return one line in plain words: the figure and, where it is out of range, what to do."""
+        return self.judge() if self.ok else f"{self.judge()}; {self.advice}"
 
 
 def mixing(posterior: "xarray.Dataset") -> list[Check]:

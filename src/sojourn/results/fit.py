@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -449,7 +449,7 @@ class Fit:
 
         write_report(self, path, data)
 
-    def plot_trace(self, var_names: list[str] | None = None) -> "Figure":
+    def plot_trace(self, var_names: str | Sequence[str] | None = None) -> "Figure":
         """Plot densities and traces of the parameters, one row per entry, one colour per chain."""
         from sojourn.plots import plot_trace
 

@@ -244,8 +244,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
         _report(failure, fit, run, settings)
     assert fit is not None
     if progress:
-        for check in filter(lambda check: check.is_judged, mixing(fit.posterior)):
-            bar.say(check.say())
+        bar.say("; ".join(check.judge() for check in mixing(fit.posterior) if check.is_judged))
     return fit
 
 
