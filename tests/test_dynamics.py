@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import sojourn as sj
-from sojourn.dynamics import Metric
+from sojourn.dynamics import Metric, has_left, push
 
 ROWS = 1000.0
 PRECISION = np.array([[2.0, 0.6], [0.6, 1.0]]) * ROWS
@@ -144,3 +145,15 @@ def test_chains_are_not_lost_where_the_posterior_is_steep(sampler):
 
         u = jax.lax.fori_loop(0, STEPS, step, state).coords["u"]
     assert np.abs(u).max() * np.sqrt(ROWS) < 10
+
+
+def test_leaving_the_mode_is_told_from_drawing():
+    """The longest of a million Gaussian draws has not left; what is twice as far has, whatever E is."""
+    d = 5
+    root = {"u": jnp.asarray(np.random.default_rng(2).normal(size=(d, d)))}
+    metric, center = Metric({}, root, ROWS), {"u": jnp.ones(d)}
+    r = np.full(d, 1 / np.sqrt(d))
+    longest = np.sqrt(stats.chi2.ppf(1 - 1e-6, d))
+    for length, left in ((longest, False), (2 * longest, True), (np.nan, False)):
+        place = push(center, root, length / np.sqrt(ROWS) * r)
+        assert has_left(place, center, metric) is left

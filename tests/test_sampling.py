@@ -14,9 +14,9 @@ from scipy import stats
 import sojourn as sj
 from sojourn._cores import num_cores
 from sojourn._progress import Progress
-from sojourn.dynamics import posterior_gradient, pull
+from sojourn.dynamics import dimension, posterior_gradient, pull, push
 from sojourn.results.diagnostics import effective_sample_size
-from sojourn.sampling import chains, sampling, traces
+from sojourn.sampling import centring, chains, sampling, traces
 from sojourn.synthetic import rotating_state
 from sojourn.tuning import find_start, modes, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
@@ -353,11 +353,11 @@ def test_a_buffer_that_is_too_short_gives_a_warning(switching, monkeypatch, erro
     model, _, y = switching
 
     def tune(*args):
-        tuned = tuning.tune(*args)
+        tuned = centring.tune_where_chains_are(*args)
         about = {"length": 200, "buffer": 128, "buffer_error": error}
         return dataclasses.replace(tuned, choices=tuned.choices | about)
 
-    monkeypatch.setattr(sampling, "tune", tune)
+    monkeypatch.setattr(sampling, "tune_where_chains_are", tune)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sj.sample(model, y, num_samples=5, num_warmup=5, **QUICK)
@@ -490,3 +490,40 @@ def test_the_centre_is_a_mode_in_all_blocks(monkeypatch, sample_rows):
 
         assert left(found) < 0.05
         assert left(start) > 0.2  # where the search for a start stops is not yet it
+
+
+class Displaced:
+    """Finds the mode, and says for some calls that it is forty sds away."""
+
+    def __init__(self, calls):
+        self.found, self.calls, self.modes = tuning.find_mode, calls, []
+
+    def __call__(self, model, series, *args):
+        mode = self.found(model, series, *args)
+        self.modes.append(mode)
+        if len(self.modes) > self.calls:
+            return mode
+        d = dimension(mode.metric.root)
+        away = push(
+            mode.coords, mode.metric.root, 40 / np.sqrt(d * mode.metric.num_rows) * np.ones(d)
+        )
+        there = modes.place(model, series, away)
+        return there._replace(metric=mode.metric, shape=mode.shape)
+
+
+@pytest.mark.parametrize(("calls", "kept"), [(0, True), (1, True), (2, False)])
+def test_a_centre_that_chains_leave_is_moved_or_left_off(switching, monkeypatch, calls, kept):
+    """To where a chain runs ahead; where it does not stay there either, there is none."""
+    model, params, _ = switching
+    y = model.simulate(params, 6000, seed=1)[1]
+    displaced = Displaced(calls)
+    monkeypatch.setattr(tuning, "find_mode", displaced)
+    windows = sj.Windows(20, buffer=8, batch=32)
+    fit = sj.sample(model, y, init=params, windows=windows, num_samples=200, **QUICK)
+    assert len(displaced.modes) == 1 + calls
+    assert fit.choices["control_variate"] is kept
+    monkeypatch.undo()
+    usual = sj.sample(model, y, init=params, windows=windows, num_samples=200, **QUICK)
+    for name, value in usual.mean.items():
+        sd = usual.posterior[name].to_numpy().std((0, 1))
+        np.testing.assert_allclose(fit.mean[name], value, atol=(0.5 * sd).max())

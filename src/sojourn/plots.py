@@ -35,9 +35,7 @@ def state_color(state: int) -> str:
     return _COLORS[state % len(_COLORS)]
 
 
-def plot_trace(
-    posterior: "xarray.Dataset", var_names: str | Sequence[str] | None = None
-) -> Figure:
+def plot_trace(posterior: "xarray.Dataset", var_names: str | Sequence[str] | None = None) -> Figure:
     """Plot densities (left) and traces (right), one row per entry, one colour per chain.
 
     Entries that are held fixed, or that repeat another as in symmetric matrices, are left out; of those

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from sojourn._validation import check_positive
@@ -160,6 +161,19 @@ def posterior_gradient(
     """Return the gradient of the log-posterior from the statistics of the likelihood."""
     target = lambda u: model.expected_log_joint(u, statistics) + model.log_prior(u)  # noqa: E731
     return jax.grad(target)(dict(coords))
+
+
+def has_left(coords: Coords, center: Coords, metric: Metric) -> bool:
+    """Whether coordinates are farther from the mode than draws ever are, in the constant metric.
+
+    The distance in posterior sds is √T |E⁻¹ (u − center)|. Where it is not finite, nothing is known.
+    """
+    root = np.concatenate([np.asarray(E) for E in metric.root.values()])
+    away = np.concatenate([np.ravel(np.asarray(coords[n]) - center[n]) for n in metric.root])
+    if not np.isfinite(away).all():
+        return False
+    r = np.linalg.lstsq(root, away)[0] * math.sqrt(metric.num_rows)
+    return bool(np.linalg.norm(r) > math.sqrt(len(r)) + _BEYOND)
 
 
 def own_blocks(model: Model, metric: Metric) -> list[Block]:

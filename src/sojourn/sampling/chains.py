@@ -93,15 +93,9 @@ class LangevinChain:
             wanted = _next_size(wanted, wanted * seconds, self._capacity)
 
     def _begin(self, key: Array) -> Checkpoint:
-        tuned = self.tuned
-        key_coords, key_state = jax.random.split(key)
-        if self.start is None:
-            coords = disperse(tuned.estimator.model, tuned.center, tuned.metric, key_coords)
-        else:
-            coords = {n: jnp.asarray(u) for n, u in self.start.items()}
-        state = tuned.sampler.start(key_state, coords, tuned.metric)
-        buffer = tuned.estimator.windows.buffer
-        return Checkpoint(*state, epsilon=tuned.epsilon, buffer=buffer)
+        state = _begin(self.tuned, self.start, key)
+        buffer = self.tuned.estimator.windows.buffer
+        return Checkpoint(*state, epsilon=self.tuned.epsilon, buffer=buffer)
 
     def _warm_up(self, index: int, key: Array, trace: Trace, at: Checkpoint) -> Checkpoint:
         """Take what is left of the steps of warm-up; a chain that is lost goes back and halves them."""
@@ -215,8 +209,7 @@ class LangevinChain:
 
     @property
     def _decay(self) -> Decay | None:
-        step_size = self.tuned.sampler.step_size
-        return step_size if isinstance(step_size, Decay) else None
+        return _decay_of(self.tuned)
 
     @property
     def _capacity(self) -> int:
@@ -224,8 +217,40 @@ class LangevinChain:
 
     @property
     def _room(self) -> int:
-        """Draws of the arrays that programs fill: of few sizes, so that a longer run has the same."""
-        return next(room for room in _ROOMS if room >= self._capacity)
+        return _room(self.num_samples)
+
+
+def run_ahead(tuned: Tuned, num_steps: int, num_samples: int, key: Array) -> dict[str, Array]:
+    """Return where a chain is after some tame steps, by the program of runs of so many draws."""
+    key_start, key = jax.random.split(key)
+    counts = (0, tuned.epsilon, 1, num_steps, 1.0)
+    state, _ = _advance(
+        tuned.source,
+        tuned.metric,
+        key,
+        _begin(tuned, None, key_start),
+        *map(jnp.asarray, counts),
+        estimator=tuned.estimator,
+        sampler=tuned.sampler,
+        decay=_decay_of(tuned),
+        capacity=_room(num_samples),
+    )
+    return state.coords
+
+
+def _begin(tuned: Tuned, start: dict[str, Array] | None, key: Array) -> State:
+    """Return the state of a chain before its first step."""
+    key_coords, key_state = jax.random.split(key)
+    if start is None:
+        coords = disperse(tuned.estimator.model, tuned.center, tuned.metric, key_coords)
+    else:
+        coords = {n: jnp.asarray(u) for n, u in start.items()}
+    return tuned.sampler.start(key_state, coords, tuned.metric)
+
+
+def _decay_of(tuned: Tuned) -> Decay | None:
+    step_size = tuned.sampler.step_size
+    return step_size if isinstance(step_size, Decay) else None
 
 
 def _advance(
@@ -389,6 +414,11 @@ def _first_non_finite(*drawn: Mapping[str, Any]) -> tuple[int, str] | None:
 def _capacity(num_samples: int) -> int:
     """Return the most draws that a piece may have."""
     return int(np.clip(-(-num_samples // _CHUNKS), *_CHUNK_DRAWS))
+
+
+def _room(num_samples: int) -> int:
+    """Return the draws that arrays have room for: of few sizes, so that a longer run has the same."""
+    return next(room for room in _ROOMS if room >= _capacity(num_samples))
 
 
 def _next_size(size: int, seconds: float, capacity: int) -> int:

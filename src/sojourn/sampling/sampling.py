@@ -18,6 +18,7 @@ from sojourn.gibbs import Gibbs
 from sojourn.models.base import Model, check_data
 from sojourn.results import Fit, largest_block, make_fit, mixing
 from sojourn.runs import Run, create_run, open_run, versions
+from sojourn.sampling.centring import tune_where_chains_are
 from sojourn.sampling.chains import LangevinChain, gibbs_chain, statistic_names
 from sojourn.sampling.restoring import (
     Prepared,
@@ -30,7 +31,7 @@ from sojourn.sampling.restoring import (
 from sojourn.sampling.settings import Settings
 from sojourn.sampling.traces import Diverged, run_chains
 from sojourn.series import Series, Windows
-from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place, tune
+from sojourn.tuning import TOLERANCE, Tuned, Watch, find_start, place
 
 # Scales between zero and the median of a column from which on a missing intercept is worth a warning.
 _FAR = 10
@@ -279,11 +280,10 @@ def _prepare(
         every = auto_thin if thin == "auto" else int(thin)
         choices: dict[str, Any] = {}
     else:
-        windows: Any = settings.windows
-        tuned = tune(model, series, sampler, windows, settings.control_variate, center, key)
+        tuned = tune_where_chains_are(model, series, settings, center, key)
         warmup, every = _lengths(tuned, num_warmup, thin)
         sampler = tuned.sampler
-        _warn_of_buffer(tuned.choices, auto=windows == "auto")
+        _warn_of_buffer(tuned.choices, auto=settings.windows == "auto")
         metric, center, choices = tuned.metric, tuned.center, tuned.choices
     choices |= {"num_warmup": warmup, "thin": every, "sampler": type(sampler).__name__}
     return Prepared(center, metric, choices, tuned)
