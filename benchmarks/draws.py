@@ -24,7 +24,7 @@ MODELS = {"ARHMM": alternating_rotations, "LGSSM": rotating_state, "HMM K=8": re
 DEFAULT = (2600, 20_800)
 
 
-# Steps of plain SGRLD: the longest with little noise, and longer ones, however wide that makes its draws.
+# Steps of plain SGRLD: the longest with little noise, and longer ones, however wide draws then are.
 STEPS = ("auto", 0.001, 0.01, 0.1)
 
 
