@@ -128,6 +128,14 @@ def test_entries_held_fixed_have_no_say():
     assert np.isfinite(checks["r_hat"].value)
 
 
+@pytest.mark.parametrize(("gap", "modes"), [(0.5, False), (500.0, True), (np.inf, True)])
+def test_starts_that_disagree_are_told(gap, modes):
+    draws = xarray.Dataset({"a": (("chain", "draw"), np.zeros((2, 4)))})
+    checks = {c.name: c for c in diagnose(draws, xarray.Dataset(), {"start_gap": gap})}
+    assert ("several modes" in checks["start_gap"].say()) is modes
+    assert checks["start_gap"].ok
+
+
 def test_summaries_have_the_digits_of_their_sds():
     """Means far from zero, small ones, and entries that are fixed."""
     columns = ["mean", "sd", "eti_3%", "eti_97%", "ess"]

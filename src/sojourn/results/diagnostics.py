@@ -21,6 +21,9 @@ _MEASURED = (
 )
 
 
+# Nats between starts that mean more than labels and what is left of a climb.
+_APART = 10.0
+
 # Spread, relative to the mean, of entries that are held fixed and were brought to the user's units.
 _ROUNDING = 1e-13
 
@@ -253,7 +256,10 @@ def diagnose(
             "start_gap",
             own["start_gap"],
             math.inf,
-            "nats by which the best start beat the worst",
+            "starts came to different ends (several modes, or a slow climb) and the best was kept; nats "
+            "by which it beat the worst"
+            if own["start_gap"] > _APART
+            else "nats by which the best start beat the worst",
             "",
         ),
     ]
