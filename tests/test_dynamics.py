@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import sojourn as sj
-from sojourn.dynamics import Metric, has_left, push
+from sojourn.dynamics import Metric, Shape, has_left, push
 
 ROWS = 1000.0
 PRECISION = np.array([[2.0, 0.6], [0.6, 1.0]]) * ROWS
@@ -120,6 +120,71 @@ def test_a_thermostat_absorbs_noise_of_unknown_size():
     assert abs(absorbed - 1) < 4 * SE + 0.03  # the thermostat of two coordinates moves itself
 
 
+class _LogGamma(_Gaussian):
+    """The logarithms of two gamma variables of shape n, in units of 1/√n: steeper on one side."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def expected_log_joint(self, coords, statistics):
+        x = coords["u"] * np.sqrt(ROWS)
+        return (np.sqrt(self.n) * x - self.n * jnp.exp(x / np.sqrt(self.n))).sum()
+
+
+@pytest.mark.parametrize("n", [5, 50])
+@pytest.mark.parametrize("sampler", [sj.SGRLD(), sj.SGHMC(friction=0.25), sj.SGHMC(), sj.SGNHT()])
+def test_the_largest_step_keeps_its_promise_where_curvature_varies(sampler, n):
+    """Variances within what diagnostics allow, with the shape measured at the mode and an sd aside."""
+    target, chains = _LogGamma(n), 40_000
+    curvatures = np.exp(np.array([0.0, -1.0, 1.0]) / np.sqrt(n))
+    mean = curvatures.mean()
+    shape = Shape(curvatures.max() / mean, np.abs(curvatures / mean - 1).max())
+    metric = Metric({}, {"u": jnp.eye(2) / np.sqrt(mean)}, ROWS)
+    epsilon = sampler.largest_step(target, metric, shape)
+    assert sampler.discretisation(target, metric, shape, epsilon) <= 0.0401
+
+    def chain(key):
+        state = sampler.start(key, {"u": jnp.zeros(2)}, metric)
+
+        def step(t, state):
+            key_step = jax.random.fold_in(key, t)
+            return sampler.step(key_step, target, state, {}, jnp.asarray(epsilon), metric, tame=0.0)
+
+        return jax.lax.fori_loop(0, STEPS, step, state).coords["u"]
+
+    with jax.enable_x64(True):
+        u = np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), chains)))
+    exact = n * special.polygamma(1, n)
+    assert u.var() * ROWS / exact == pytest.approx(1.0, abs=0.06 + 3 * np.sqrt(1 / chains))
+
+
+@pytest.mark.parametrize(
+    "sampler", [sj.SGRLD(0.1), sj.SGHMC(0.1), sj.SGHMC(0.1, friction=0.25), sj.SGHMC(0.1, 6.0)]
+)
+def test_after_a_relaxation_time_little_is_remembered(sampler):
+    """The correlation of draws of a Gaussian target that many steps apart is below one half."""
+    target, metric = _Gaussian(), Metric({}, {"u": jnp.asarray(_root(1.0))}, ROWS)
+    num_steps = int(np.ceil(sampler.relaxation(0.1)))
+    L = np.linalg.cholesky(PRECISION)
+
+    def chain(key):
+        key_place, key_start, key_steps = jax.random.split(key, 3)
+        first = jnp.asarray(np.linalg.inv(L).T) @ jax.random.normal(key_place, (2,))
+        state = sampler.start(key_start, {"u": first}, metric)
+
+        def step(t, state):
+            key_step = jax.random.fold_in(key_steps, t)
+            epsilon = jnp.asarray(0.1)
+            return sampler.step(key_step, target, state, np.zeros(2), epsilon, metric, tame=0.0)
+
+        return first, jax.lax.fori_loop(0, num_steps, step, state).coords["u"]
+
+    with jax.enable_x64(True):
+        ends = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), CHAINS))
+    correlation = np.corrcoef(*((np.asarray(u) @ L).ravel() for u in ends))[0, 1]
+    assert abs(correlation) < 0.5
+
+
 class _Steep(_Gaussian):
     """The Gaussian, with walls many sds out that grow exponentially, as scales in logarithms have."""
 
@@ -154,6 +219,6 @@ def test_leaving_the_mode_is_told_from_drawing():
     metric, center = Metric({}, root, ROWS), {"u": jnp.ones(d)}
     r = np.full(d, 1 / np.sqrt(d))
     longest = np.sqrt(stats.chi2.ppf(1 - 1e-6, d))
-    for length, left in ((longest, False), (2 * longest, True), (np.nan, False)):
+    for length, left in ((longest, False), (2 * longest, True), (np.nan, True)):
         place = push(center, root, length / np.sqrt(ROWS) * r)
         assert has_left(place, center, metric) is left

@@ -7,6 +7,7 @@ import warnings
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,6 +16,7 @@ import sojourn as sj
 from sojourn._cores import num_cores
 from sojourn._progress import Progress
 from sojourn.dynamics import dimension, posterior_gradient, pull, push
+from sojourn.passes import full_statistics
 from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import centring, chains, sampling, traces
 from sojourn.synthetic import rotating_state
@@ -493,27 +495,27 @@ def test_the_centre_is_a_mode_in_all_blocks(monkeypatch, sample_rows):
 
 
 class Displaced:
-    """Finds the mode, and says for some calls that it is forty sds away."""
+    """Finds the mode, and says for some calls that it is forty sds away, each time farther."""
 
     def __init__(self, calls):
-        self.found, self.calls, self.modes = tuning.find_mode, calls, []
+        self.found, self.calls, self.modes, self.starts = tuning.find_mode, calls, [], []
 
     def __call__(self, model, series, *args):
         mode = self.found(model, series, *args)
         self.modes.append(mode)
+        self.starts.append(args[2].coords)
         if len(self.modes) > self.calls:
             return mode
         d = dimension(mode.metric.root)
-        away = push(
-            mode.coords, mode.metric.root, 40 / np.sqrt(d * mode.metric.num_rows) * np.ones(d)
-        )
+        sds = 40 * len(self.modes) / np.sqrt(d * mode.metric.num_rows)
+        away = push(mode.coords, mode.metric.root, sds * np.ones(d))
         there = modes.place(model, series, away)
         return there._replace(metric=mode.metric, shape=mode.shape)
 
 
 @pytest.mark.parametrize(("calls", "kept"), [(0, True), (1, True), (2, False)])
 def test_a_centre_that_chains_leave_is_moved_or_left_off(switching, monkeypatch, calls, kept):
-    """To where a chain runs ahead; where it does not stay there either, there is none."""
+    """To the mode nearest where a chain runs ahead; where it does not stay there, there is none."""
     model, params, _ = switching
     y = model.simulate(params, 6000, seed=1)[1]
     displaced = Displaced(calls)
@@ -522,8 +524,77 @@ def test_a_centre_that_chains_leave_is_moved_or_left_off(switching, monkeypatch,
     fit = sj.sample(model, y, init=params, windows=windows, num_samples=200, **QUICK)
     assert len(displaced.modes) == 1 + calls
     assert fit.choices["control_variate"] is kept
+    # What the second search starts from is where the chain went, not what the first one did.
+    assert len({float(start["means"].ravel()[0]) for start in displaced.starts}) == 1 + calls
     monkeypatch.undo()
     usual = sj.sample(model, y, init=params, windows=windows, num_samples=200, **QUICK)
     for name, value in usual.mean.items():
         sd = usual.posterior[name].to_numpy().std((0, 1))
         np.testing.assert_allclose(fit.mean[name], value, atol=(0.5 * sd).max())
+
+
+def always_leaves(monkeypatch, end):
+    """Let chains that run ahead end at these multiples of the centre; return the calls of `tune`."""
+    calls, own = [], centring.tune
+
+    def counted(*args):
+        calls.append(args)
+        return own(*args)
+
+    def run_ahead(tuned, *_):
+        return {name: np.asarray(u) + end for name, u in tuned.center.items()}
+
+    monkeypatch.setattr(centring, "tune", counted)
+    monkeypatch.setattr(centring, "run_ahead", run_ahead)
+    return calls
+
+
+@pytest.mark.parametrize(("end", "times"), [(0.5, 3), (np.nan, 2)])
+def test_the_same_mode_again_is_not_a_better_centre(switching, monkeypatch, end, times):
+    """Climbing again from where a chain ended; not if that is nowhere."""
+    model, params, _ = switching
+    y = model.simulate(params, 6000, seed=1)[1]
+    calls = always_leaves(monkeypatch, end)
+    windows = sj.Windows(20, buffer=8, batch=32)
+    fit = sj.sample(model, y, init=params, windows=windows, num_samples=20, **QUICK)
+    assert fit.choices["control_variate"] is False
+    assert len(calls) == times
+    with pytest.warns(UserWarning, match="chains leave the centre"):
+        fit = sj.sample(
+            model,
+            y,
+            init=params,
+            windows=windows,
+            control_variate=True,
+            num_samples=20,
+            **QUICK,
+        )
+    assert fit.choices["control_variate"] is True
+
+
+def test_short_steps_do_not_look_like_leaving(monkeypatch):
+    """A chain that could not get anywhere in the steps it runs ahead is where it began."""
+    model = sj.GaussianHMM(num_states=8, emission_dim=2)
+    y = np.concatenate([np.random.default_rng(k).normal(9 * k, 1, (40, 2)) for k in range(8)] * 40)
+    calls, own = [], centring.tune
+    monkeypatch.setattr(centring, "tune", lambda *args: calls.append(args) or own(*args))
+    windows = sj.Windows(50, 8, 64)
+    sj.sample(model, y, sj.SGRLD(1e-4), windows=windows, num_samples=5, num_warmup=5, **QUICK)
+    assert len(calls) == 1
+
+
+def test_all_rows_are_passed_over_exactly_where_no_buffer_is_long_enough():
+    """Twice a buffer that leaves a small error is enough; twice one that does not is not."""
+    model = sj.LGSSM(1, 1, Q_dof=3.0, Q_scale=[[3e-4]])
+    params = {"A": [[0.9995]], "Q": [[1e-4]], "R": [[1.0]]}
+    y = model.simulate(params, 6000, seed=1)[1]
+    with jax.enable_x64(True):
+        inner, own = model.scaled_to(y).enter(sj.as_series(y))
+        center = model.scaled_to(y).standardise(model.check_params(params))
+        coords = {n: jnp.asarray(u) for n, u in inner.to_coords(center).items()}
+        tuned = tuning.tune(inner, own, None, "auto", "auto", coords, jax.random.key(0))
+        assert tuned.choices["windows"] == "full"
+        found = tuned.estimator(tuned.source, jax.random.key(1), tuned.center)
+        exact, _ = full_statistics(inner, tuned.center, own)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

@@ -146,10 +146,10 @@ def _origin(description: dict[str, Any] | None, *, as_json: bool) -> Any:
 
 def _quality(path: str) -> dict[str, float]:
     """Return the worst R-hat and effective sample size of the draws of a run."""
-    from sojourn.results import load
+    from sojourn.results import load, mixing
 
-    worst = load(path).summary().agg({"r_hat": "max", "ess": "min"})
-    return dict(zip(("largest_r_hat", "smallest_ess"), map(float, worst), strict=True))
+    worst = {check.name: check.value for check in mixing(load(path).posterior)}
+    return {"largest_r_hat": worst["r_hat"], "smallest_ess": worst["ess"]}
 
 
 COMMANDS = (demo, bench, info)

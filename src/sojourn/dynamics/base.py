@@ -166,12 +166,12 @@ def posterior_gradient(
 def has_left(coords: Coords, center: Coords, metric: Metric) -> bool:
     """Whether coordinates are farther from the mode than draws ever are, in the constant metric.
 
-    The distance in posterior sds is √T |E⁻¹ (u − center)|. Where it is not finite, nothing is known.
+    The distance in posterior sds is √T |E⁻¹ (u − center)|.
     """
     root = np.concatenate([np.asarray(E) for E in metric.root.values()])
     away = np.concatenate([np.ravel(np.asarray(coords[n]) - center[n]) for n in metric.root])
     if not np.isfinite(away).all():
-        return False
+        return True
     r = np.linalg.lstsq(root, away)[0] * math.sqrt(metric.num_rows)
     return bool(np.linalg.norm(r) > math.sqrt(len(r)) + _BEYOND)
 

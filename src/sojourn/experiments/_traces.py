@@ -59,14 +59,14 @@ class Trace(NamedTuple):
         seconds: Time of each draw. The default's begins when it is called, that of methods with given
             settings and start when compilation and set-up are behind them.
         setup: Seconds of compilation, start and tuning.
-        lost: Number of chains that diverged.
+        diverged: Whether a chain did, which ends a run.
     """
 
     method: Method
     fit: sj.Fit
     seconds: np.ndarray
     setup: float
-    lost: int
+    diverged: bool
 
 
 def langevin(
@@ -128,7 +128,7 @@ def trace(
     how: dict[str, Any] = {"num_warmup": 0, "init": init} if given else {}
     if given and not isinstance(method.sampler, sj.Gibbs):
         how |= {"windows": method.windows, "control_variate": False}
-    counts, times = [0], [0.0]
+    counts, times, diverged = [0], [0.0], False
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         began = time.perf_counter()
@@ -148,6 +148,7 @@ def trace(
                 fit = call(count)
             except sj.DivergenceError as error:
                 fit = error.fit if error.fit is not None else fit
+                diverged = True
                 break
             counts.append(count)
             times.append(time.perf_counter() - began)
@@ -161,8 +162,7 @@ def trace(
     clock[: counts[1]] = times[1] - rate * np.arange(counts[1])[::-1]
     # The round in which chains diverged has no time of its own.
     clock += rate * np.maximum(draws - counts[-1], 0)
-    lost = num_chains - fit.posterior.sizes["chain"]
-    return Trace(method, fit, np.maximum(clock - given * setup, rate), setup, lost)
+    return Trace(method, fit, np.maximum(clock - given * setup, rate), setup, diverged)
 
 
 def _rate(counts: list[int], times: list[float]) -> tuple[float, float]:
@@ -312,5 +312,5 @@ def _summary(one: Trace, curves: pandas.DataFrame) -> dict[str, Any]:
         "seconds": float(one.seconds[-1]),
         "setup_seconds": one.setup,
         **{str(k): float(v) for k, v in measured.items()},
-        **({"chains_lost": one.lost} if one.lost else {}),
+        **({"diverged": True} if one.diverged else {}),
     }

@@ -161,11 +161,9 @@ def mixing(posterior: "xarray.Dataset") -> list[Check]:
     table = summarize(posterior)
     # Entries that are held fixed have no spread, and nothing to say of it.
     table = table[table["sd"] > 0]
-    column = {n: np.asarray(table[n], dtype=float) for n in ("r_hat", "ess", "mcse", "sd")}
-    relative, largest, ess = math.nan, math.nan, math.nan
-    if len(table):
-        relative = float(np.max(column["mcse"] / column["sd"]))
-        largest, ess = float(np.max(column["r_hat"])), float(np.min(column["ess"]))
+    table = table.assign(mcse=table["mcse"] / table["sd"])
+    worst = table.agg({"r_hat": "max", "ess": "min", "mcse": "max"})
+    largest, ess, relative = map(float, worst)
     return [
         Check(
             "r_hat",

@@ -1,8 +1,10 @@
-"""Tuning where chains are: around the mode, or around where they went from there."""
+"""Tuning where chains are: around the mode, or around another where they went from there."""
 
+import warnings
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
 
 from sojourn.dynamics import has_left
@@ -11,9 +13,6 @@ from sojourn.sampling.chains import run_ahead
 from sojourn.sampling.settings import Settings
 from sojourn.series import Series
 from sojourn.tuning import Tuned, tune
-
-# Centres of a control variate that are tried.
-_CENTRES = 2
 
 # Relaxation times that a chain runs ahead for, and the fewest and most steps.
 _AHEAD = 10
@@ -26,25 +25,48 @@ def tune_where_chains_are(
     """Choose what is fixed before sampling, around a centre that chains do not leave.
 
     The noise of a control variate grows with the distance from its centre, and a metric is worth what
-    the curvature is where chains go. So one runs ahead. Where it leaves the centre, all is tuned again
-    around its end; where it leaves that too, the posterior is no hill with a mode in its middle, and
-    windows do without a control variate unless one is asked for.
+    the curvature is where chains go. So, where there are both, one chain runs ahead. Where it leaves
+    the centre, all is tuned again around the mode nearest its end. Where that is the same mode, or left
+    too, the posterior is no hill with a mode in its middle, and windows do without a control variate
+    unless one is asked for.
     """
     asked = settings.control_variate
+    key_tune, key_first, key_second = jax.random.split(key, 3)
 
     def around(center: Coords, control_variate: bool | str) -> Tuned:
-        how: Any = (settings.sampler, settings.windows, control_variate, dict(center), key)
+        how: Any = (settings.sampler, settings.windows, control_variate, dict(center), key_tune)
         return tune(model, series, *how)
 
     tuned = around(center, asked)
-    for attempt in range(_CENTRES):
-        if tuned.source.center is None or not tuned.metric.root:
-            return tuned
-        relaxation = tuned.sampler.relaxation(tuned.epsilon)
-        num_steps = int(min(max(_AHEAD * relaxation, _AHEAD_STEPS[0]), _AHEAD_STEPS[1]))
-        end = run_ahead(tuned, num_steps, settings.num_samples, jax.random.fold_in(key, attempt))
-        if not has_left(end, tuned.center, tuned.metric):
-            return tuned
-        last = attempt == _CENTRES - 1
-        tuned = around(end, False if last and asked == "auto" else asked)
+    end = _left_for(tuned, settings, key_first)
+    if end is None:
+        return tuned
+    if _is_finite(end):
+        first, tuned = tuned, around(end, asked)
+        if has_left(tuned.center, first.center, first.metric):
+            end = _left_for(tuned, settings, key_second)
+            if end is None:
+                return tuned
+    if asked == "auto":
+        return around(end if _is_finite(end) else tuned.center, False)
+    warnings.warn(
+        "chains leave the centre of the control variate, far from which its noise is large: with "
+        "control_variate='auto' they would do without",
+        UserWarning,
+        stacklevel=2,
+    )
     return tuned
+
+
+def _left_for(tuned: Tuned, settings: Settings, key: Array) -> dict[str, Array] | None:
+    """Return where a chain ends that leaves the centre of a control variate; None if it stays."""
+    if tuned.source.center is None or not tuned.metric.root:
+        return None
+    relaxation = tuned.sampler.relaxation(tuned.epsilon)
+    num_steps = int(min(max(_AHEAD * relaxation, _AHEAD_STEPS[0]), _AHEAD_STEPS[1]))
+    end = run_ahead(tuned, num_steps, settings.num_samples, key)
+    return end if has_left(end, tuned.center, tuned.metric) else None
+
+
+def _is_finite(coords: Coords) -> bool:
+    return all(np.isfinite(u).all() for u in coords.values())

@@ -221,14 +221,14 @@ class LangevinChain:
 
 
 def run_ahead(tuned: Tuned, num_steps: int, num_samples: int, key: Array) -> dict[str, Array]:
-    """Return where a chain is after some tame steps, by the program of runs of so many draws."""
+    """Return where a chain from the centre is after tame steps, by the program of so many draws."""
     key_start, key = jax.random.split(key)
     counts = (0, tuned.epsilon, 1, num_steps, 1.0)
     state, _ = _advance(
         tuned.source,
         tuned.metric,
         key,
-        _begin(tuned, None, key_start),
+        _begin(tuned, tuned.center, key_start),
         *map(jnp.asarray, counts),
         estimator=tuned.estimator,
         sampler=tuned.sampler,

@@ -72,9 +72,11 @@ def maximize(
         return -value, -np.asarray(gradient)
 
     beginning = np.zeros(next(iter(root.values())).shape[1])
-    scale = max(abs(lost(beginning)[0]), 1.0)
+    first = lost(beginning)
+    scale = max(abs(first[0]), 1.0)
     how = {"maxfun": most, "maxcor": _MEMORY, "ftol": _GAIN / scale, "gtol": 0.0}
-    minimize(lost, beginning, jac=True, method="L-BFGS-B", options=how)
+    lost_again = lambda r: lost(r) if r.any() else first  # noqa: E731
+    minimize(lost_again, beginning, jac=True, method="L-BFGS-B", options=how)
     return max(seen, key=lambda found: found[0])[1]
 
 

@@ -44,11 +44,11 @@ _MAX_DIMENSION = 300
 # Newton steps, and so passes over all rows, from the mode of the sample to that of all rows.
 _FULL_STEPS = 3
 
-# Squared Newton decrement that may be left after them, and what is passed over where it is more: at most
-# so many rows, and at least and at most so many passes.
+# Squared Newton decrement that may be left after them, and what follows where it is more: evaluations on
+# so many rows in all, two passes each, but at least and at most so many of them.
 _NEAR = 1.0
-_FULL_ROWS = 2**29
-_FULL_PASSES = (10, 200)
+_EVALUATED_ROWS = 2**29
+_EVALUATIONS = (10, 200)
 
 # Rows of a window whose score counts as one of many, steps of noisy gradients, and the shape that a
 # metric from scores is trusted to.
@@ -154,7 +154,7 @@ def _on_all_rows(model: Model, series: Series, coords: Coords, curvature: Curvat
     )
     if not left < _NEAR:
         root = {n: E @ curvature.spread() for n, E in curvature.root.items()}
-        most = int(np.clip(_FULL_ROWS // model.num_rows(series), *_FULL_PASSES))
+        most = int(np.clip(_EVALUATED_ROWS // model.num_rows(series), *_EVALUATIONS))
         coords = maximize(functools.partial(value_and_gradient, root), coords, root, most)
     return next(m for m in reversed(seen) if _same(m.coords, coords))
 
@@ -186,11 +186,12 @@ def _approach_mode(
     short = dataclasses.replace(windows, length=min(_SCORE_ROWS, windows.length or 1))
     count = int(np.clip(T // (short.length or 1), 64, _SAMPLE_ROWS // _SCORE_ROWS))
     many = windowed(model, series, dataclasses.replace(short, batch=count))
-    curvature = decompose(from_scores(*many, key, start.coords, root, T), root)
+    key_scores, key_steps = jax.random.split(key)
+    curvature = decompose(from_scores(*many, key_scores, start.coords, root, T), root)
     estimator, source = full(model, series, start.tiles) if T <= _SAMPLE_ROWS else many
 
     def gradient(t: int, coords: Coords) -> Array:
-        key_step = jax.random.fold_in(key, t)
+        key_step = jax.random.fold_in(key_steps, t)
         own = fetch(estimator, source, jax.random.split(key_step)[0])
         return pulled(estimator, own, key_step, root, coords)
 

@@ -40,7 +40,7 @@ def find_start(
     """
     estimator, source = _em_estimator(model, series)
     rough = dataclasses.replace(estimator, model=model.rough())
-    key_seeds, key_em, key_score = jax.random.split(key, 3)
+    key_seeds, key_short, key_long, key_score = jax.random.split(key, 4)
     if isinstance(init, Mapping):
         starts = [dict(init)]
     else:
@@ -51,7 +51,7 @@ def find_start(
             for method, seed in zip(methods, seeds, strict=True)
         ]
         # The windows of the first steps have a say in where EM ends, so that each start has its own.
-        keys = jax.random.split(key_em, len(starts))
+        keys = jax.random.split(key_short, len(starts))
         starts = [_em(rough, source, k, s, _SHORT_EM) for k, s in zip(keys, starts, strict=True)]
     scores = np.array([0.0])
     if len(starts) > 1:
@@ -60,7 +60,7 @@ def find_start(
     # and with it the units of the data, should not decide.
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
     gap = float(scores.max() - scores.min())
-    return _em(rough, source, key_em, best, _LONG_EM) if refine else best, gap
+    return _em(rough, source, key_long, best, _LONG_EM) if refine else best, gap
 
 
 def _em_estimator(model: Model, series: Series, batch: int = 64) -> tuple[Estimator, Source]:

@@ -20,7 +20,7 @@ from sojourn.models.base import Model
 from sojourn.passes import make_tiles
 from sojourn.series import Series, Windows
 from sojourn.tuning.ascent import NOT_FINITE
-from sojourn.tuning.buffers import check, choose, reference_windows
+from sojourn.tuning.buffers import TOLERANCE, check, choose, reference_windows
 from sojourn.tuning.modes import Mode, constant_blocks, find_mode, place
 from sojourn.tuning.steps import (
     WIDE,
@@ -114,8 +114,8 @@ def tune(
         if windows == "auto":
             steps = fit_batch(sampler, steps, mode, may_take_all=may_take_all)
     if steps is None:
-        if plan.windows is not None and model.is_exact:
-            # Twice the buffer that windows would do with leaves the square of its error.
+        if plan.windows is not None and model.is_exact and plan.error <= TOLERANCE:
+            # Twice the buffer that windows would do with leaves about the square of its error.
             tiles = make_tiles(model, series, min(2 * plan.windows.buffer, tiles.buffer))
         steps = from_all(model, series, sampler, mode, tiles, key_noise)
         plan = plan._replace(windows=None, reference=None, error=math.nan)
