@@ -136,6 +136,15 @@ def test_starts_that_disagree_are_told(gap, modes):
     assert checks["start_gap"].ok
 
 
+def test_what_could_not_be_measured_says_why():
+    draws = xarray.Dataset({"a": (("chain", "draw"), np.zeros((2, 4)))})
+    choices = {"buffer_bias": 0.0, "buffer_bias_error": 3.0}
+    found = diagnose(draws, xarray.Dataset(), choices, lambda _: np.nan)
+    checks = {c.name: c.say() for c in found}
+    assert "one of 3 could not be seen" in checks["buffer_bias"]
+    assert "too few effective draws" in checks["ksd"]
+
+
 def test_summaries_have_the_digits_of_their_sds():
     """Means far from zero, small ones, and entries that are fixed."""
     columns = ["mean", "sd", "eti_3%", "eti_97%", "ess"]

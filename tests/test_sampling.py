@@ -598,3 +598,25 @@ def test_all_rows_are_passed_over_exactly_where_no_buffer_is_long_enough():
         exact, _ = full_statistics(inner, tuned.center, own)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_steps_of_a_given_size_do_not_move_the_centre(switching, monkeypatch):
+    """Where they lead says nothing of the posterior: the windows chosen are those of the mode."""
+    model, params, _ = switching
+    y = model.simulate(params, 6000, seed=1)[1]
+    usual = sj.sample(model, y, init=params, windows=sj.Windows(20, 8, 32), num_samples=5, **QUICK)
+    calls, own = [], centring.tune
+    monkeypatch.setattr(centring, "tune", lambda *args: calls.append(args) or own(*args))
+    with pytest.raises(sj.DivergenceError, match="or the sampler Gibbs"):
+        sj.sample(
+            model,
+            y,
+            sj.SGRLD(30 * usual.choices["step_size"]),
+            init=params,
+            num_samples=200,
+            num_warmup=0,
+            **QUICK,
+        )
+    centers = [np.asarray(args[5]["means"]) for args in calls]
+    assert len(centers) == 2
+    np.testing.assert_allclose(centers[1], centers[0], atol=0.5)

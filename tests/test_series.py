@@ -174,3 +174,9 @@ def test_time_of_a_data_array_may_stand_anywhere(rng):
     np.testing.assert_array_equal(turned.to_numpy(), y)
     several = xr.DataArray(rng.normal(size=(2, 3, 30)), dims=("time", "trial", "channel"))
     assert sj.as_series(several).lengths == (2, 2, 2)
+
+
+def test_values_whose_squares_overflow_are_told():
+    y = 1e200 * np.random.default_rng(0).normal(size=(50, 2)) * [1e-200, 1]
+    with pytest.raises(ValueError, match="squares of column 'y1' overflow"):
+        sj.sample(sj.GaussianHMM(2, 2), y, num_samples=5, progress=False)

@@ -87,7 +87,9 @@ def info(
         about = run.config.get("data") or {}
         choices = run.read_tuned()[0]["choices"] if run.is_tuned else {}
         drawn, asked = run.num_draws, run.config["num_samples"]
-        state = f"{run.config['num_chains']} chains of {drawn} draws"
+        held = [chain.num_draws for chain in run.chains]
+        each = str(drawn) if drawn == max(held) else " and ".join(map(str, held))
+        state = f"{len(held)} chains of {each} draws"
         if run.is_cut_short:
             state = "saving was cut short; save again"
         elif drawn < asked:

@@ -211,7 +211,9 @@ def diagnose(
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
     if "buffer_error" in statistics:
         own["buffer_error"] = float(statistics["buffer_error"].max())
+    hidden = float(choices.get("buffer_bias_error", 0.0))
     made_up_for = bool(choices.get("noise_made_up_for", False))
+    found = math.nan if discrepancy is None else discrepancy(effective)
     return [
         *mixed,
         Check(
@@ -234,30 +236,34 @@ def diagnose(
             own["buffer_error"],
             0.01,
             "error of a window's gradient from its buffer, relative to its noise",
-            "use a longer buffer",
+            "means and widths of the draws may be off: use a longer buffer",
         ),
         Check(
             "buffer_bias",
             own["buffer_bias"],
             0.1,
-            "shift of the posterior mean from the buffer, in sds",
+            "shift of the posterior mean from the buffer, in sds"
+            + (f" (one of {hidden:.2g} could not be seen)" if hidden > 0.1 else ""),
             "use a longer buffer or a control variate",
         ),
         Check(
             "ksd",
-            math.nan if discrepancy is None else discrepancy(effective),
+            found,
             5.0,
-            "Stein discrepancy, in sds of that of draws of the posterior",
+            "Stein discrepancy, in sds of that of draws of the posterior"
+            + (" (of too few effective draws)" if discrepancy and math.isnan(found) else ""),
             "the draws are of another law: use a longer buffer, a smaller step_size or more num_warmup",
         ),
         Check(
             "start_gap",
             own["start_gap"],
             math.inf,
-            "starts came to different ends (several modes, or a slow climb) and the best was kept; nats "
-            "by which it beat the worst"
-            if own["start_gap"] > _APART
-            else "nats by which the best start beat the worst",
+            "nats between the best start, which was kept, and the worst"
+            + (
+                " (several modes, or climbs that had not ended)"
+                if own["start_gap"] > _APART
+                else ""
+            ),
             "",
         ),
     ]

@@ -28,9 +28,10 @@ def tune_where_chains_are(
     the curvature is where chains go. So, where there are both, one chain runs ahead. Where it leaves
     the centre, all is tuned again around the mode nearest its end. Where that is the same mode, or left
     too, the posterior is no hill with a mode in its middle, and windows do without a control variate
-    unless one is asked for.
+    unless one is asked for. Steps of a given size may be what leads away: they say nothing of a mode.
     """
     asked = settings.control_variate
+    is_given = getattr(settings.sampler, "step_size", "auto") != "auto"
     key_tune, key_first, key_second = jax.random.split(key, 3)
 
     def around(center: Coords, control_variate: bool | str) -> Tuned:
@@ -41,7 +42,9 @@ def tune_where_chains_are(
     end = _left_for(tuned, settings, key_first)
     if end is None:
         return tuned
-    if _is_finite(end):
+    if is_given:
+        end = tuned.center
+    elif _is_finite(end):
         first, tuned = tuned, around(end, asked)
         if has_left(tuned.center, first.center, first.metric):
             end = _left_for(tuned, settings, key_second)

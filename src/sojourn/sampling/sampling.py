@@ -305,10 +305,16 @@ def _report(
     kept = "no draws" if fit is None else _counted(fit, settings.num_chains)
     if isinstance(failure, Diverged):
         gibbs = isinstance(settings.sampler, Gibbs)
-        advice = "Check the data" if gibbs else "Use a smaller step_size or a larger batch"
+        advice = (
+            "Check the data"
+            if gibbs
+            else "Use a smaller step_size or a larger batch, or the sampler Gibbs"
+        )
         raise DivergenceError(
             f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
-            f"finite; {kept} before that are kept in this error's `fit`. {advice}",
+            f"finite; {kept} before that"
+            + ("" if fit is None else " are kept in this error's `fit`")
+            + f". {advice}",
             fit,
         )
     where = "this exception's `fit`" if run is None else f"{run.path}"

@@ -283,7 +283,11 @@ class Series:
         scale = (high - low) / 1.3489795  # 2 Φ⁻¹(3/4)
         # The deviation of equal values may be a rounding above zero.
         varies = np.nanmin(rows, axis=0) < np.nanmax(rows, axis=0)
-        deviation = np.where(varies, np.nanstd(rows, axis=0), 0.0)
+        with np.errstate(over="ignore"):
+            deviation = np.where(varies, np.nanstd(rows, axis=0), 0.0)
+        if not np.isfinite(deviation).all():
+            name = self.columns[int(np.argmin(np.isfinite(deviation)))]
+            raise ValueError(f"squares of column {name!r} overflow; divide it by its scale")
         # A narrow centre under wide tails or rare far states must not make the scale absurdly small.
         scale = np.where(scale > 0.05 * deviation, scale, deviation)
         if np.all(scale > 0):

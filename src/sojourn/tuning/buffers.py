@@ -37,6 +37,12 @@ TOLERANCE = 0.01
 # Rows of a window and number of windows that errors are measured on, unless told.
 _LENGTH, _WINDOWS = 200, 64
 
+# Most windows that the shift of a posterior mean is measured on: noise hides it among few.
+_MANY = 1024
+
+# Squared shift, over that of noise alone, from which it is more than that.
+_SEEN = 4.0
+
 # Errors below this share of the noise are rounding, or what Monte Carlo averages leave.
 _FLOOR = 1e-10
 
@@ -57,7 +63,7 @@ class BufferChoice:
             slowly, as the few windows whose rows tell little of the state make most of it: what one more
             row buys on average is `measured_rate`.
         measured_rate: That factor as measured.
-        bias: Estimated shift of the posterior mean, in posterior sds; zero where it is within its
+        bias: Estimated shift of the posterior mean, in posterior sds; zero where it is not beyond its
             Monte Carlo error.
         bias_error: Monte Carlo error of `bias`: a shift of this size could not be seen.
         tolerance: Error that was asked for.
@@ -235,10 +241,14 @@ def check(
     coords: Coords,
     metric: Metric,
     key: Array,
-) -> tuple[float, float]:
-    """Return the error of a buffer and the shift of the posterior mean, in sds."""
+) -> tuple[float, float, float]:
+    """Return the error of a buffer, the shift of the posterior mean, in sds, and what hides it."""
+    if model.is_exact:
+        assert reference.length is not None
+        batch = int(np.clip(model.num_rows(series) // reference.length, reference.batch, _MANY))
+        reference = dataclasses.replace(reference, batch=batch)
     errors = Errors(model, series, reference, SGRLD(), coords, metric, key)
-    return errors(buffer), _shift(errors, buffer, model, series, reference)[0]
+    return errors(buffer), *_shift(errors, buffer, model, series, reference)
 
 
 def _shortest(
@@ -312,7 +322,8 @@ def _shift(
     spread = differences - differences.mean(0)
     squared = total @ np.linalg.solve(precision, total)
     noise = W / (W - 1) * np.einsum("wd,dw->", spread, np.linalg.solve(precision, spread.T))
-    return math.sqrt(max(squared - noise, 0.0)), math.sqrt(max(noise, 0.0))
+    shift = math.sqrt(squared - noise) if squared > _SEEN * noise else 0.0
+    return shift, math.sqrt(max(noise, 0.0))
 
 
 def _describe(buffer: int, error: float, rate: float, tolerance: float, windows: Windows) -> str:

@@ -206,9 +206,11 @@ def _describe_windows(
     taken = steps.estimator.windows
     error, found = plan.error, {}
     if math.isnan(error):
-        error, bias = check(model, series, plan.reference, taken.buffer, mode.coords, metric, key)
+        error, bias, hidden = check(
+            model, series, plan.reference, taken.buffer, mode.coords, metric, key
+        )
         if steps.source.center is None:  # at the centre of a control variate the bias cancels
-            found["buffer_bias"] = _rounded(bias)
+            found |= {"buffer_bias": _rounded(bias), "buffer_bias_error": _rounded(hidden)}
     found["buffer_error"] = _rounded(error)
     found |= {name: getattr(taken, name) for name in ("length", "buffer", "batch", "scheme")}
     return found | ({} if steps.source.chances is None else {"chances": "by influence"})
