@@ -122,6 +122,7 @@ def test_a_buffer_too_short_where_chains_are_grows_and_is_resumed(tmp_path, monk
 
 def test_slopes_of_a_control_variate_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "_PAID_BACK", 1e12)
+    monkeypatch.setattr(steps, "_MIN_BATCH", 1)
     y = MODEL.simulate(TRUTH, 5000, seed=1)[1]
     whole = sj.sample(MODEL, y, num_samples=8, **SETTINGS)
     sj.sample(MODEL, y, num_samples=3, out=tmp_path / "run", **SETTINGS)
