@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -139,6 +141,12 @@ def test_score_decode_and_smooth(run, folder, tmp_path):
     assert list(table.columns) == ["path", "series", "t", "state"]
     paths = fit.decode(data, "sample", num_draws=3, seed=5)["state"]
     np.testing.assert_array_equal(table["state"].to_numpy().reshape(3, -1), paths)
+
+
+def test_info_counts_the_draws_of_each_chain(run, folder, tmp_path):
+    shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "run" / "chain-1.npz").unlink()  # as if it had not begun
+    assert re.search(r"\d+ and 0 draws", run("info", tmp_path / "run")[1])
 
 
 def test_simulate_report_and_info(run, folder, tmp_path):

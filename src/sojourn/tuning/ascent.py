@@ -18,7 +18,8 @@ from sojourn.tuning.objective import value_and_pulled
 
 NOT_FINITE = (
     "no step size could be found: the statistics near the start are not finite; check that some rows "
-    "are complete (with their lags), and centre and scale data far from zero"
+    "are complete (with their lags), centre and scale data far from zero, and use Gibbs where a "
+    "transition is all but impossible"
 )
 
 # Squared Newton decrement (twice the nats to gain) below which the mode is reached.
