@@ -403,8 +403,8 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
     ("said", "in_shell"),
     [
         (
-            "set a longer one, windows=Windows(200, buffer=512), or Windows.full()",
-            "set a longer one, --length 200 --buffer 512, or --length full",
+            "set a longer one, windows=Windows(200, buffer=512, batch=64), or Windows.full()",
+            "set a longer one, --length 200 --buffer 512 --batch 64, or --length full",
         ),
         ("raise num_warmup and num_samples, or look", "raise --warmup and --samples, or look"),
         ("several modes in fit.plot_trace()", "several modes in the traces of sojourn report"),

@@ -141,7 +141,7 @@ def test_what_could_not_be_measured_says_why():
     choices = {"buffer_bias": 0.0, "buffer_bias_error": 3.0}
     found = diagnose(draws, xarray.Dataset(), choices, lambda _: np.nan)
     checks = {c.name: c.say() for c in found}
-    assert "one of 3 could not be seen" in checks["buffer_bias"]
+    assert "one of 6 could not be seen" in checks["buffer_bias"]
     assert "too few effective draws" in checks["ksd"]
 
 

@@ -20,11 +20,11 @@ from sojourn.passes import full_statistics
 from sojourn.results.diagnostics import effective_sample_size
 from sojourn.sampling import centring, chains, sampling, traces
 from sojourn.synthetic import rotating_state
-from sojourn.tuning import find_start, modes, tuning
+from sojourn.tuning import find_start, modes, starts, tuning
 from sojourn.tuning.buffers import TOLERANCE, choose, reference_windows
 from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.noise import Noise
-from sojourn.tuning.steps import Steps
+from sojourn.tuning.steps import Steps, tiles_with
 
 QUICK = {"progress": False, "num_chains": 2}
 
@@ -356,7 +356,7 @@ def test_a_buffer_that_is_too_short_gives_a_warning(switching, monkeypatch, erro
 
     def tune(*args):
         tuned = centring.tune_where_chains_are(*args)
-        about = {"length": 200, "buffer": 128, "buffer_error": error}
+        about = {"length": 200, "buffer": 128, "batch": 64, "buffer_error": error}
         return dataclasses.replace(tuned, choices=tuned.choices | about)
 
     monkeypatch.setattr(sampling, "tune_where_chains_are", tune)
@@ -368,7 +368,7 @@ def test_a_buffer_that_is_too_short_gives_a_warning(switching, monkeypatch, erro
     else:
         assert str(caught[0].message) == (
             "buffer=128 leaves an error of 3.4% of a gradient's noise, more than 1%: set a longer "
-            "one, windows=Windows(200, buffer=512), or Windows.full()"
+            "one, windows=Windows(200, buffer=512, batch=64), or Windows.full()"
         )
         assert caught[0].filename == __file__
 
@@ -559,7 +559,7 @@ def test_the_same_mode_again_is_not_a_better_centre(switching, monkeypatch, end,
     fit = sj.sample(model, y, init=params, windows=windows, num_samples=20, **QUICK)
     assert fit.choices["control_variate"] is False
     assert len(calls) == times
-    with pytest.warns(UserWarning, match="chains leave the centre"):
+    with pytest.warns(UserWarning, match="chains leave the centre") as caught:
         fit = sj.sample(
             model,
             y,
@@ -569,7 +569,35 @@ def test_the_same_mode_again_is_not_a_better_centre(switching, monkeypatch, end,
             num_samples=20,
             **QUICK,
         )
+    assert caught[0].filename == __file__
     assert fit.choices["control_variate"] is True
+
+
+@pytest.mark.parametrize(("buffer", "is_felt"), [(2, True), (24, False)])
+def test_full_passes_are_on_short_tiles_where_the_posterior_does_not_feel_it(
+    switching, buffer, is_felt
+):
+    model, params, _ = switching
+    y = model.simulate(params, 6000, seed=1)[1]
+    outer = model.scaled_to(sj.as_series(y))
+    with jax.enable_x64(True):
+        inner, own = outer.enter(sj.as_series(y))
+        mode = modes.place(inner, own, outer.to_coords(params))
+        assert mode.tiles.buffer > buffer
+        found = tiles_with(inner, own, mode, buffer)
+    assert found.buffer == (mode.tiles.buffer if is_felt else buffer)
+
+
+def test_starts_whose_scores_are_not_finite_are_not_taken(switching, monkeypatch):
+    model, _, y = switching
+    outer = model.scaled_to(sj.as_series(y))
+    scores = np.array([np.nan, -np.inf, -10.0, -30.0])
+    monkeypatch.setattr(starts, "_compare", lambda *args: scores[: len(args[-1])])
+    with jax.enable_x64(True):
+        inner, own = outer.enter(sj.as_series(y))
+        found, gap = find_start(inner, own, "kmeans", jax.random.key(0), refine=True)
+    assert all(np.isfinite(u).all() for u in found.values())
+    assert gap == np.inf
 
 
 def test_short_steps_do_not_look_like_leaving(monkeypatch):

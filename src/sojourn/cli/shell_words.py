@@ -31,7 +31,7 @@ _PHRASES = (
     (r"open_series\(data, standardize=True\)", "give --standardize"),
     (r"open_series\(data, (\w+=.*?)\)", r"\1"),
     (r", with data=", ", after the run's name"),
-    (r"windows=Windows\((\d+), buffer=(\d+)\)", r"--length \1 --buffer \2"),
+    (r"windows=Windows\((\d+), buffer=(\d+), batch=(\d+)\)", r"--length \1 --buffer \2 --batch \3"),
     (r"windows='auto'", "--length auto"),
     (r"\bWindows\.full\(\)", "--length full"),
     (r"control_variate='auto'", "--control-variate auto"),

@@ -50,7 +50,7 @@ def draw_curves(comparison: Comparison, columns: Mapping[str, str]) -> Figure:
         if column.startswith("mse"):
             axis.set_yscale("log")
         else:
-            _zoom(axis, comparison.curves[column].to_numpy())
+            _zoom(axis, comparison.curves[column].to_numpy(), small_is_good=column == "rmse")
         axis.set_xlabel("seconds")
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
@@ -59,9 +59,9 @@ def draw_curves(comparison: Comparison, columns: Mapping[str, str]) -> Figure:
     return figure
 
 
-def _zoom(axis: Any, values: np.ndarray) -> None:
+def _zoom(axis: Any, values: np.ndarray, *, small_is_good: bool) -> None:
     """Leave out the worst tenth of values, which would flatten the rest."""
-    low, high = np.nanquantile(values, 0.1), np.nanmax(values)
+    low, high = np.nanquantile(values, (0.0, 0.9) if small_is_good else (0.1, 1.0))
     margin = 0.08 * (high - low) or 1.0
     axis.set_ylim(low - margin, high + margin)
 

@@ -43,7 +43,7 @@ def _select(file: Any) -> tuple[np.ndarray, list[str]]:
     low, high = _PRESSURES
     pressure[(pressure < low) | (pressure > high)] = np.nan
     own = np.flatnonzero(file["country"] == _COUNTRY)
-    gaps = np.isnan(file["X"][own]).any(2).sum(1)
+    gaps = np.isnan(values[own]).any(2).sum(1)
     gaps = np.where(file["cities"][own] == "Houston", -1, gaps)
     kept = own[np.argsort(gaps, kind="stable")[:_CITIES]]
     return values[kept], [str(name) for name in file["cities"][kept]]

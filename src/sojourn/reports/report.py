@@ -52,7 +52,7 @@ _REASONS = {
     "discretisation": "relative error of variances from the step size, near enough",
     "noise_made_up_for": "whether steps inject less noise to make up for that of the gradients",
     "buffer_bias": "shift of the posterior mean that the buffer causes, in sds",
-    "buffer_bias_error": "a shift of this size could not be seen",
+    "buffer_bias_error": "its Monte Carlo error: a shift of twice that could not be seen",
     "noise_fraction": "share that gradient noise adds to the variance of the draws",
     "start_gap": "nats between the best start and the worst: other modes, or climbs that had not ended",
     "num_warmup": "steps of each chain before its first draw",

@@ -24,6 +24,9 @@ _MEASURED = (
 # Nats between starts that mean more than labels and what is left of a climb.
 _APART = 10.0
 
+# Fewest independent draws whose discrepancy tells anything.
+_FEWEST_DRAWS = 50
+
 # Spread, relative to the mean, of entries that are held fixed and were brought to the user's units.
 _ROUNDING = 1e-13
 
@@ -211,9 +214,10 @@ def diagnose(
     own = {name: float(choices.get(name, math.nan)) for name in _MEASURED}
     if "buffer_error" in statistics:
         own["buffer_error"] = float(statistics["buffer_error"].max())
-    hidden = float(choices.get("buffer_bias_error", 0.0))
+    unseen = 2 * float(choices.get("buffer_bias_error", 0.0))
     made_up_for = bool(choices.get("noise_made_up_for", False))
-    found = math.nan if discrepancy is None else discrepancy(effective)
+    few = discrepancy is not None and not effective >= _FEWEST_DRAWS
+    found = math.nan if discrepancy is None or few else discrepancy(effective)
     return [
         *mixed,
         Check(
@@ -243,7 +247,7 @@ def diagnose(
             own["buffer_bias"],
             0.1,
             "shift of the posterior mean from the buffer, in sds"
-            + (f" (one of {hidden:.2g} could not be seen)" if hidden > 0.1 else ""),
+            + (f" (one of {unseen:.2g} could not be seen)" if unseen > 0.1 else ""),
             "use a longer buffer or a control variate",
         ),
         Check(
@@ -251,7 +255,7 @@ def diagnose(
             found,
             5.0,
             "Stein discrepancy, in sds of that of draws of the posterior"
-            + (" (of too few effective draws)" if discrepancy and math.isnan(found) else ""),
+            + (" (of too few effective draws)" if few else ""),
             "the draws are of another law: use a longer buffer, a smaller step_size or more num_warmup",
         ),
         Check(

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 # Draws that averages over the posterior use: the error of a mean is then a tenth of its spread.
 _AVERAGED_DRAWS = 100
 
-# Fewest independent draws whose discrepancy tells anything.
-_FEWEST_DRAWS = 50
-
 # Draws that their covariance is taken from.
 _DRAWS_OF_SPREAD = 1000
 
@@ -123,9 +120,7 @@ class Fit:
         )
 
     def _discrepancy(self, series: Series, effective: float) -> float:
-        """Return the discrepancy of draws far enough apart to be almost independent; NaN if too few."""
-        if not effective >= _FEWEST_DRAWS:
-            return float("nan")
+        """Return the discrepancy of draws far enough apart to be almost independent."""
         some = self.draws(min(_AVERAGED_DRAWS, int(effective)))
         return standardised_discrepancy(self.model, some, series, self.draws(_DRAWS_OF_SPREAD))
 

@@ -56,7 +56,7 @@ def tune_where_chains_are(
         "chains leave the centre of the control variate, far from which its noise is large: with "
         "control_variate='auto' they would do without",
         UserWarning,
-        stacklevel=2,
+        stacklevel=6,  # this, `_prepare`, `_draw`, `sample`, what wraps it, the user
     )
     return tuned
 

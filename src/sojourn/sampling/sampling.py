@@ -242,7 +242,7 @@ def _draw(outer: Model, series: Series, settings: Settings, run: Run | None, pro
             units=series.units,
         )
     if failure is not None:
-        _report(failure, fit, run, settings)
+        _report(failure, fit, run, settings, model)
     assert fit is not None
     if progress:
         bar.say("; ".join(check.judge() for check in mixing(fit.posterior) if check.is_judged))
@@ -299,17 +299,19 @@ def _watch(tuned: Tuned, series: Series, *, may_grow: bool) -> Watch | None:
 
 
 def _report(
-    failure: Diverged | KeyboardInterrupt, fit: Fit | None, run: Run | None, settings: Settings
+    failure: Diverged | KeyboardInterrupt,
+    fit: Fit | None,
+    run: Run | None,
+    settings: Settings,
+    model: Model,
 ) -> None:
     """Raise what stopped the chains early, with what they drew."""
     kept = "no draws" if fit is None else _counted(fit, settings.num_chains)
     if isinstance(failure, Diverged):
-        gibbs = isinstance(settings.sampler, Gibbs)
-        advice = (
-            "Check the data"
-            if gibbs
-            else "Use a smaller step_size or a larger batch, or the sampler Gibbs"
-        )
+        advice = "Check the data"
+        if not isinstance(settings.sampler, Gibbs):
+            advice = "Use a smaller step_size or a larger batch"
+            advice += ", or the sampler Gibbs" if model.is_conjugate else ""
         raise DivergenceError(
             f"chain {failure.chain} diverged at step {failure.step}: {failure.parameter} is not "
             f"finite; {kept} before that"
@@ -384,11 +386,11 @@ def _warn_of_versions(run: Run) -> None:
 def _warn_of_buffer(choices: Mapping[str, Any], *, auto: bool) -> None:
     error = choices.get("buffer_error", 0.0)
     if auto and error > TOLERANCE:
-        length, buffer = choices["length"], choices["buffer"]
+        length, buffer, batch = (choices[name] for name in ("length", "buffer", "batch"))
         _warn(
             f"buffer={buffer} leaves an error of {error:.1%} of a gradient's noise, more than "
-            f"{TOLERANCE:.0%}: set a longer one, windows=Windows({length}, buffer={4 * buffer}), "
-            "or Windows.full()",
+            f"{TOLERANCE:.0%}: set a longer one, windows=Windows({length}, buffer={4 * buffer}, "
+            f"batch={batch}), or Windows.full()",
             depth=5,  # `_prepare`, `_draw`, `sample`, what wraps it, the user
         )
 

@@ -63,9 +63,9 @@ class BufferChoice:
             slowly, as the few windows whose rows tell little of the state make most of it: what one more
             row buys on average is `measured_rate`.
         measured_rate: That factor as measured.
-        bias: Estimated shift of the posterior mean, in posterior sds; zero where it is not beyond its
+        bias: Estimated shift of the posterior mean, in posterior sds; zero where it is within twice its
             Monte Carlo error.
-        bias_error: Monte Carlo error of `bias`: a shift of this size could not be seen.
+        bias_error: Monte Carlo error of `bias`: a shift of twice this size could not be seen.
         tolerance: Error that was asked for.
         message: What was found, in words.
     """

@@ -6,6 +6,7 @@ the mode.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,11 +56,12 @@ def find_start(
         starts = [_em(rough, source, k, s, _SHORT_EM) for k, s in zip(keys, starts, strict=True)]
     scores = np.array([0.0])
     if len(starts) > 1:
-        scores = np.nan_to_num(_compare(model, series, key_score, starts), nan=-np.inf)
+        scores = _compare(model, series, key_score, starts)
+    scores = np.where(np.isnan(scores), -np.inf, scores)
     # Among starts within a nat of the best, which often differ in labels only, the first: rounding,
     # and with it the units of the data, should not decide.
     best = starts[int(np.argmax(scores >= scores.max() - 1))]
-    gap = float(scores.max() - scores.min())
+    gap = float(scores.max() - scores.min()) if np.isfinite(scores).all() else math.inf
     return _em(rough, source, key_long, best, _LONG_EM) if refine else best, gap
 
 

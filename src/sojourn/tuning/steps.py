@@ -17,13 +17,14 @@ from scipy.stats import chi2
 from sojourn.dynamics import SGLD, SGRLD, Metric, Sampler, Shape, own_blocks
 from sojourn.gradients import Center, Estimator, Source, full, measure_slopes, windowed
 from sojourn.models.base import Model
-from sojourn.passes import Tiles
+from sojourn.passes import Tiles, make_tiles
 from sojourn.series import Chances, Series, Windows
 from sojourn.tuning.curvature import complete_root
 from sojourn.tuning.influence import influence
 from sojourn.tuning.modes import Mode
 from sojourn.tuning.noise import NO_NOISE, Noise, gradient_noise, monte_carlo_noise
 from sojourn.tuning.tables import pays, tabulate
+from sojourn.tuning.whitening import full_gradient, whitened
 
 # Excess of the stationary variance allowed from gradient noise, and where the steps make up for it.
 _EXCESS = 0.05
@@ -46,6 +47,9 @@ _BEYOND = 2**40  # stands for more than there could be
 # If the noisiest 1% of the windows cause at least this share of the noise, all windows are measured and
 # drawn by their influence. Where windows are equally noisy, in tens of directions, it is some 2%.
 _FEW_MAKE = 0.25
+
+# Shift of the posterior mean, in sds, that is allowed from shorter tiles than seams ask for.
+_FELT = 0.01
 
 # Steps within which slopes of a control variate pay back the passes that they take.
 _PAID_BACK = 1000
@@ -233,6 +237,23 @@ def fit_batch(sampler: Sampler, steps: Steps, mode: Mode, *, may_take_all: bool)
     share = windows.batch / batch
     noise, far = steps.noise.scaled(share), steps.far.scaled(share)
     return steps._replace(estimator=estimator, noise=noise, far=far)
+
+
+def tiles_with(model: Model, series: Series, mode: Mode, buffer: int) -> Tiles:
+    """Return tiles with a buffer, if the posterior does not feel it; otherwise those of the mode.
+
+    A gradient that is wrong by b moves the mean by |Eᵀ b| / √T sds.
+    """
+    if not model.is_exact or buffer >= mode.tiles.buffer:
+        return mode.tiles
+    tiles = make_tiles(model, series, buffer)
+    estimator, source = full(model, series, tiles)
+    sampler, at = SGRLD(), (mode.coords, mode.metric)
+    nothing_random = jax.random.key(0)
+    found = full_gradient(estimator, sampler, source, nothing_random, *at)
+    exact = jax.jit(whitened(model, sampler, *at))(mode.statistics)
+    shift = float(jnp.linalg.norm(found - exact)) / np.sqrt(mode.metric.num_rows)
+    return tiles if shift < _FELT else mode.tiles
 
 
 def from_all(

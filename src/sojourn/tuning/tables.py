@@ -60,7 +60,8 @@ def tabulate(estimator: Estimator, center: Center, series: Series) -> Array:
         series: The series.
     """
     step = SLOPE_STEP / float(np.sqrt(estimator.model.num_rows(series)))
-    group = int(np.clip(_GROUP_BYTES // _row_bytes(center), 1, _GROUP))
+    made = 2 * _row_bytes(center)  # in double precision
+    group = int(np.clip(_GROUP_BYTES // made, 1, _GROUP))
     coords = center.coords
     expand = lambda batch: _expansions(estimator, coords, step, batch)  # noqa: E731
     return jnp.asarray(by_block(estimator, series, expand, group, _ITEM))

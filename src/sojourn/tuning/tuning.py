@@ -17,7 +17,6 @@ from jax import Array
 from sojourn.dynamics import SGHMC, SGLD, SGRLD, Decay, Metric, Sampler, own_blocks
 from sojourn.gradients import Estimator, Source
 from sojourn.models.base import Model
-from sojourn.passes import make_tiles
 from sojourn.series import Series, Windows
 from sojourn.tuning.ascent import NOT_FINITE
 from sojourn.tuning.buffers import TOLERANCE, check, choose, reference_windows
@@ -32,6 +31,7 @@ from sojourn.tuning.steps import (
     largest_step,
     makes_up_for_noise,
     shape_for,
+    tiles_with,
 )
 
 # Langevin steps shorter than this take many to cross the posterior: momentum, with little friction,
@@ -114,9 +114,9 @@ def tune(
         if windows == "auto":
             steps = fit_batch(sampler, steps, mode, may_take_all=may_take_all)
     if steps is None:
-        if plan.windows is not None and model.is_exact and plan.error <= TOLERANCE:
+        if plan.windows is not None and plan.error <= TOLERANCE:
             # Twice the buffer that windows would do with leaves about the square of its error.
-            tiles = make_tiles(model, series, min(2 * plan.windows.buffer, tiles.buffer))
+            tiles = tiles_with(model, series, mode, max(1, 2 * plan.windows.buffer))
         steps = from_all(model, series, sampler, mode, tiles, key_noise)
         plan = plan._replace(windows=None, reference=None, error=math.nan)
     epsilon = step_size(sampler, model, mode, steps)
