@@ -111,6 +111,24 @@ def test_running_averages_are_matched_to_the_truth(rng):
         running_mse(mixed, {"means": np.zeros(3)}, dims)
 
 
+def test_states_are_matched_by_what_tells_them_apart(rng):
+    """By means many sds apart, though near each other, not by chances to stay within their noise."""
+    stay = np.array([0.01, 0.01, 0.0, 0.01])
+    truth = {
+        "means": np.array([[-50.0], [-65.0], [-100.0], [1000.0]]),
+        "transition_matrix": np.eye(4) * stay + (1 - np.eye(4)) * (1 - stay[:, None]) / 3,
+    }
+    dims = {"means": ("state", "column"), "transition_matrix": ("state", "to_state")}
+    off = np.diag([-0.01, 0.04, 0.05, 0.02])
+    draws = {
+        "means": truth["means"] + 0.3 * rng.normal(size=(1, 400, 4, 1)),
+        "transition_matrix": truth["transition_matrix"]
+        + off
+        + 0.03 * rng.normal(size=(1, 400, 4, 4)),
+    }
+    assert running_mse(draws, truth, dims)["means"][0, -1] < 0.01
+
+
 MODEL = sj.GaussianHMM(num_states=2, emission_dim=1)
 PARAMS = {
     "transition_matrix": np.array([[0.9, 0.1], [0.2, 0.8]]),

@@ -11,8 +11,8 @@ def align_chains(
     """Relabel the states of each chain to match the first.
 
     States are matched by the medians, over a chain, of what belongs to one state alone (means,
-    covariances, regression matrices and the chance to stay), each entry over its spread between
-    states. Labels that switch within a chain are left as they are and show in R-hat. Chains kept
+    covariances, regression matrices and the chance to stay), each entry over its sd in a chain: what
+    states have in common does not tell them apart, however its noise compares with it. Labels that switch within a chain are left as they are and show in R-hat. Chains kept
     after a divergence may end in numbers whose squares overflow; they are as far as can be.
 
     Args:
@@ -21,25 +21,32 @@ def align_chains(
     """
     if not any("state" in of for of in dims.values()):
         return dict(draws)
-    signatures = np.concatenate(
-        [signature(values, dims[name]) for name, values in draws.items() if "state" in dims[name]],
-        axis=-1,
-    )
+    signatures, noise = signature(draws, dims)
     aligned = {name: values.copy() for name, values in draws.items()}
     for chain in range(1, len(signatures)):
-        order = match_states(signatures[0], signatures[chain])
+        order = match_states(signatures[0], signatures[chain], noise)
         for name, values in aligned.items():
             values[chain] = permute(values[chain], dims[name], order, leading=1)
     return aligned
 
 
-def match_states(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the order of `other`'s states, (K, features), that comes closest to the reference."""
+def match_states(
+    reference: np.ndarray, other: np.ndarray, noise: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the order of `other`'s states that comes closest to the reference.
+
+    Args:
+        reference: What is known of each state, (K, features).
+        other: The same of other states.
+        noise: Sds of the features of a state; where it is zero or not given, spreads between states.
+    """
     from scipy.optimize import linear_sum_assignment
 
     with np.errstate(over="ignore", invalid="ignore"):
         spread = np.concatenate([reference, other]).std(0)
         scale = np.where(spread > 0, spread, 1.0)
+        if noise is not None:
+            scale = np.where(noise > 0, noise, scale)
         cost = np.square((reference[:, None] - other[None]) / scale).sum(-1)
     # A total of K such costs must stay finite too.
     farthest = np.finfo(float).max / (1 + len(cost))
@@ -56,10 +63,19 @@ def permute(
     return values
 
 
-def signature(values: np.ndarray, dims: tuple[str, ...]) -> np.ndarray:
-    """Return what tells states apart: (chain, K, features)."""
-    with np.errstate(over="ignore"):
-        center = np.median(values, axis=1)
-    if "to_state" in dims:
-        return np.diagonal(center, axis1=-2, axis2=-1)[..., None]
-    return center.reshape(*center.shape[:2], -1)
+def signature(
+    draws: Mapping[str, np.ndarray], dims: Mapping[str, tuple[str, ...]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what tells states apart, (chain, K, features), and its sd within a chain, (features,)."""
+    centers, sds = [], []
+    for name, values in draws.items():
+        if "state" not in dims[name]:
+            continue
+        if "to_state" in dims[name]:
+            values = np.diagonal(values, axis1=-2, axis2=-1)
+        own = values.reshape(*values.shape[:3], -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            centers.append(np.median(own, axis=1))
+            # What is held fixed has an sd of rounding alone.
+            sds.append(np.where(np.ptp(own, axis=1) > 0, own.std(axis=1), 0.0))
+    return np.concatenate(centers, axis=-1), np.median(np.concatenate(sds, axis=-1), axis=(0, 1))

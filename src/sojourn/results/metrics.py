@@ -186,14 +186,9 @@ def running_mse(
     for chain in range(len(next(iter(draws.values())))):
         order = None
         if labelled:
-            found, known = (
-                np.concatenate([signature(v[n], dims[n])[0] for n in labelled], axis=-1)
-                for v in (
-                    {n: draws[n][chain : chain + 1] for n in labelled},
-                    {n: wanted[n][None, None] for n in labelled},
-                )
-            )
-            order = match_states(known, found)
+            known, _ = signature({n: wanted[n][None, None] for n in labelled}, dims)
+            found, noise = signature({n: draws[n][chain : chain + 1] for n in labelled}, dims)
+            order = match_states(known[0], found[0], noise)
         for name, value in wanted.items():
             own = draws[name][chain]
             if order is not None:
