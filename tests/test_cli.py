@@ -359,7 +359,7 @@ def test_what_cannot_be_done_is_one_line(fails, folder, tmp_path):
     fails("give a file of data", "fit", "--out", new)
     fails("give a new directory", "fit", data)
     fails("nope.csv", "fit", "nope.csv", "--out", new)
-    fails("did you mean 'arhmm'", "fit", data, "--model", "armm", "--out", new)
+    fails("did you mean 'arhmm'", "fit", data, "--model", "armm", "--states", "3", "--out", new)
     other = ("fit", data, "--out", new, "--model")
     fails("--lags is for --model arhmm; leave it out", *other, "hmm", "--lags", "5")
     fails("--states is for --model hmm or arhmm or slds", *other, "LGSSM", "--states", "2")

@@ -83,6 +83,18 @@ def test_chains_are_aligned_to_one_labelling(rng):
     np.testing.assert_array_equal(aligned["transition_matrix"], Pi)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_single_draws_are_aligned_by_what_tells_states_apart(seed):
+    """Not by entries that differ between states by noise alone, of whatever size."""
+    rng = np.random.default_rng(seed)
+    dims = {"means": ("state", "column"), "covariances": ("state", "column", "column_2")}
+    means = np.array([0.0, 3.0, 6.0])[:, None] + 0.1 * rng.normal(size=(2, 1, 3, 1))
+    covariances = 1 + 0.1 * rng.normal(size=(2, 1, 3, 1, 1))
+    mixed = {"means": means.copy(), "covariances": covariances}
+    mixed["means"][1] = means[1][:, [2, 0, 1]]
+    np.testing.assert_array_equal(align_chains(mixed, dims)["means"], means)
+
+
 def test_plots_draw(fitted, tmp_path):
     fit, _, _, y = fitted
     fit.plot_trace().savefig(tmp_path / "trace.png")

@@ -186,12 +186,14 @@ def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -
     return _one_of("model", name.lower(), makers)()
 
 
-# Options that belong to some of the models.
+# Models, and options that belong to some of them.
+_MODELS = ("hmm", "arhmm", "lgssm", "slds")
 _OPTIONS = {"states": ("hmm", "arhmm", "slds"), "lags": ("arhmm",), "state_dim": ("lgssm", "slds")}
 
 
 def _check_options(context: typer.Context, model: str) -> None:
-    """Raise where an option was given that the model has no use for."""
+    """Raise where an option was given that the model has no use for, or there is no such model."""
+    _one_of("model", model.lower(), dict.fromkeys(_MODELS))
     for name, models in _OPTIONS.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and model.lower() not in models:

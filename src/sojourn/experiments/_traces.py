@@ -225,6 +225,9 @@ def compare(
         validation: Rows that step sizes are chosen by.
         share: Share of the budget for this data set.
     """
+    session.settings["clocks"] = (
+        f"{AUTO}: from its call, compilation and tuning included; others: from their first draw"
+    )
     seconds = share * session.budget / len(methods)
     num_chains = session.pick(2, 4)
     traces, curves, rows = [], [], []

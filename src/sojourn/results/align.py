@@ -12,8 +12,9 @@ def align_chains(
 
     States are matched by the medians, over a chain, of what belongs to one state alone (means,
     covariances, regression matrices and the chance to stay), each entry over its sd in a chain: what
-    states have in common does not tell them apart, however its noise compares with it. Labels that switch within a chain are left as they are and show in R-hat. Chains kept
-    after a divergence may end in numbers whose squares overflow; they are as far as can be.
+    states have in common does not tell them apart, however its noise compares with it. Labels that
+    switch within a chain are left as they are and show in R-hat. Chains kept after a divergence may
+    end in numbers whose squares overflow; they are as far as can be.
 
     Args:
         draws: Parameters, shape (chain, draw, ...).
@@ -38,13 +39,15 @@ def match_states(
     Args:
         reference: What is known of each state, (K, features).
         other: The same of other states.
-        noise: Sds of the features of a state; where it is zero or not given, spreads between states.
+        noise: Sds of the features of a state. Where one is zero or not given, what is left of
+            differences when values are matched in their order stands for it.
     """
     from scipy.optimize import linear_sum_assignment
 
     with np.errstate(over="ignore", invalid="ignore"):
+        left = np.sqrt(np.square(np.sort(reference, axis=0) - np.sort(other, axis=0)).mean(0))
         spread = np.concatenate([reference, other]).std(0)
-        scale = np.where(spread > 0, spread, 1.0)
+        scale = np.where(left > 0, left, np.where(spread > 0, spread, 1.0))
         if noise is not None:
             scale = np.where(noise > 0, noise, scale)
         cost = np.square((reference[:, None] - other[None]) / scale).sum(-1)

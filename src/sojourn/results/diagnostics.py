@@ -216,6 +216,7 @@ def diagnose(
         own["buffer_error"] = float(statistics["buffer_error"].max())
     unseen = 2 * float(choices.get("buffer_bias_error", 0.0))
     made_up_for = bool(choices.get("noise_made_up_for", False))
+    buffers = " (all rows are used)" if choices.get("windows") == "full" else ""
     few = discrepancy is not None and not effective >= _FEWEST_DRAWS
     found = math.nan if discrepancy is None or few else discrepancy(effective)
     return [
@@ -239,14 +240,14 @@ def diagnose(
             "buffer_error",
             own["buffer_error"],
             0.01,
-            "error of a window's gradient from its buffer, relative to its noise",
+            "error of a window's gradient from its buffer, relative to its noise" + buffers,
             "means and widths of the draws may be off: use a longer buffer",
         ),
         Check(
             "buffer_bias",
             own["buffer_bias"],
             0.1,
-            "shift of the posterior mean from the buffer, in sds"
+            f"shift of the posterior mean from the buffer, in sds{buffers}"
             + (f" (one of {unseen:.2g} could not be seen)" if unseen > 0.1 else ""),
             "use a longer buffer or a control variate",
         ),

@@ -164,7 +164,8 @@ def check_numbers(name: str, dtype: Any) -> None:
     text = str(dtype).lower()
     if kind in ("M", "m") or text.startswith(("date", "time", "duration")):
         raise TypeError(
-            f"column {name!r} has type {dtype}: dates are no values; drop it, or choose columns"
+            f"column {name!r} has type {dtype}: dates are no values; drop it, or choose others with "
+            "open_series(data, columns=[...])"
         )
     raise TypeError(
         f"column {name!r} has type {dtype}; expected numbers: convert it or drop it, or, "
