@@ -183,7 +183,7 @@ def _model(name: str, dim: int, states: int, state_dim: int | None, lags: int) -
         "lgssm": lambda: LGSSM(state_dim, dim),
         "slds": lambda: SLDS(states, state_dim, dim),
     }
-    return _one_of("model", name.lower(), makers)()
+    return makers[name.lower()]()
 
 
 # Models, and options that belong to some of them.
@@ -193,7 +193,7 @@ _OPTIONS = {"states": ("hmm", "arhmm", "slds"), "lags": ("arhmm",), "state_dim":
 
 def _check_options(context: typer.Context, model: str) -> None:
     """Raise where an option was given that the model has no use for, or there is no such model."""
-    _one_of("model", model.lower(), dict.fromkeys(_MODELS))
+    _one_of("model", model.lower(), dict.fromkeys(_MODELS))  # before the data are read
     for name, models in _OPTIONS.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and model.lower() not in models:
